@@ -1,0 +1,91 @@
+"""Training with little communication, as optax transformations.
+
+A method is a chain, and the chain shows what goes on the wire: only factories
+named ``aggregate_by_*`` communicate, over the named axis of the workers::
+
+  # Distributed Lion, majority vote: one bit up, one bit down
+  optax.chain(
+    sm.lion_momentum(b1, b2),
+    sm.aggregate_by_majority_vote('workers'),
+    optax.add_decayed_weights(weight_decay, mask),
+    optax.scale_by_learning_rate(learning_rate),
+  )
+
+  # Distributed Sign Momentum: local steps joined by a global sign step
+  sm.local_steps(
+    inner=optax.adamw(gamma),
+    outer=optax.chain(sm.aggregate_by_mean('workers'), sm.sign_momentum()),
+    sync_every=12,
+    axis_name='workers',
+    learning_rate=gamma,
+  )
+
+  # both at once: the outer step is a vote, two bits per parameter and round
+  sm.local_steps(
+    inner=optax.adamw(gamma),
+    outer=optax.chain(
+      sm.lion_momentum(0.95, 0.98),
+      sm.aggregate_by_majority_vote('workers'),
+      optax.scale_by_learning_rate(1.0),
+    ),
+    sync_every=12,
+    axis_name='workers',
+    learning_rate=gamma,
+  )
+
+The modules, from the bottom: ``bits``, ``signs`` (packed arrays); ``trees``,
+``messages`` (a tree as one bucket, a bucket as messages); ``collectives`` (the
+only one that communicates); ``momentum``, ``aggregate``, ``outer`` (optax
+transformations); ``local_steps`` (inner times outer); ``workers`` (executors);
+``optimizers`` (the published methods); ``wire`` (what a program sends).
+"""
+
+from signmomentum import wire
+from signmomentum.aggregate import (
+  aggregate_by_majority_vote,
+  aggregate_by_mean,
+  aggregate_by_sign_mean,
+)
+from signmomentum.collectives import as_local
+from signmomentum.local_steps import LocalStepsState, local_steps, synchronised
+from signmomentum.momentum import ignore_non_finite, lion_momentum
+from signmomentum.optimizers import (
+  diloco,
+  distributed_lion,
+  distributed_sign_momentum,
+  distributed_signum,
+)
+from signmomentum.outer import (
+  lookahead,
+  nesterov,
+  sign_momentum,
+  signed_slowmo,
+  slowmo,
+)
+from signmomentum.varying import WorkerState, worker_varying
+from signmomentum.workers import Workers
+
+__all__ = (
+  'LocalStepsState',
+  'WorkerState',
+  'Workers',
+  'aggregate_by_majority_vote',
+  'aggregate_by_mean',
+  'aggregate_by_sign_mean',
+  'as_local',
+  'diloco',
+  'distributed_lion',
+  'distributed_sign_momentum',
+  'distributed_signum',
+  'ignore_non_finite',
+  'lion_momentum',
+  'local_steps',
+  'lookahead',
+  'nesterov',
+  'sign_momentum',
+  'signed_slowmo',
+  'slowmo',
+  'synchronised',
+  'wire',
+  'worker_varying',
+)

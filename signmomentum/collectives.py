@@ -1,0 +1,165 @@
+"""The only module that talks to other workers.
+
+A *worker* is one index of a named axis: of ``shard_map``, ``vmap`` or ``pmap``.
+Under a ``shard_map`` that checks (``check_vma=True``, the default), the type of
+an array says whether it differs between workers. :func:`checked` asks the type
+system whether that is so here; nothing above this module needs to know.
+"""
+
+from collections.abc import Hashable
+import inspect
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+AxisName = Hashable | tuple[Hashable, ...]
+
+
+def worker_count(axis_name: AxisName) -> int:
+  """Number of workers of the axis, a Python int."""
+  return jax.lax.axis_size(axis_name)
+
+
+def worker_index(axis_name: AxisName) -> jax.Array:
+  """Which worker this is, from 0."""
+  return jax.lax.axis_index(axis_name)
+
+
+def mean(array: jax.Array, axis_name: AxisName) -> jax.Array:
+  """Mean over workers; the result is shared."""
+  return jax.lax.pmean(array, axis_name)
+
+
+def total(array: jax.Array, axis_name: AxisName) -> jax.Array:
+  """Sum over workers; the result is shared."""
+  return jax.lax.psum(array, axis_name)
+
+
+def exchange(messages: jax.Array, axis_name: AxisName) -> jax.Array:
+  """Sends row ``i`` to worker ``i``; row ``j`` of the result is from ``j``."""
+  return jax.lax.all_to_all(messages, axis_name, 0, 0, tiled=True)
+
+
+def gather(message: jax.Array, axis_name: AxisName) -> jax.Array:
+  """The messages of all workers, ``[workers, ...]``; the result is shared."""
+  if checked(axis_name):
+    return jax.lax.all_gather(message, axis_name, to='invarying')
+  return jax.lax.all_gather(message, axis_name)
+
+
+def checked(axis_name: AxisName) -> bool:
+  """Whether types here tell what differs between workers.
+
+  True exactly under a ``shard_map`` over the axis with ``check_vma=True``:
+  there a worker's own index is the one thing that must differ.
+  """
+  return differs(worker_index(axis_name), axis_name)
+
+
+def differs(array: Any, axis_name: AxisName) -> bool:
+  """Whether the type of an array says that it differs between workers."""
+  axes = set(axis_name if isinstance(axis_name, tuple) else (axis_name,))
+  return axes <= jax.typeof(array).manual_axis_type.varying
+
+
+def as_local(tree: Any, axis_name: AxisName = 'workers') -> Any:
+  """Gives a worker its own copy of a tree, to differentiate.
+
+  Inside ``shard_map`` with ``check_vma=True``, ``jax.grad`` with respect to
+  parameters that all workers share returns the gradient *summed over workers*:
+  a full-precision all-reduce that nobody asked for, after which all workers
+  vote alike. With respect to ``as_local(params)`` it returns the worker's own.
+  Under ``vmap``, ``pmap`` and an unchecked ``shard_map`` it changes nothing.
+
+  Args:
+    tree: any pytree of arrays.
+    axis_name: the axis of the workers.
+
+  Returns:
+    the same values, typed as this worker's own.
+
+  Raises:
+    NameError: there is no axis of this name here.
+
+  Example:
+    >>> import jax, jax.numpy as jnp
+    >>> import signmomentum as sm
+    >>> auto = (jax.sharding.AxisType.Auto,)
+    >>> @jax.shard_map(
+    ...   mesh=jax.make_mesh((1,), ('workers',), auto),
+    ...   in_specs=(jax.P(), jax.P('workers')),
+    ...   out_specs=jax.P('workers'),
+    ... )
+    ... def local_gradient(w, x):
+    ...   return jax.grad(lambda w: jnp.sum(w * x))(sm.as_local(w))
+    >>> jax.jit(local_gradient)(jnp.ones(1), jnp.array([3.0]))
+    Array([3.], dtype=float32)
+  """
+  if not checked(axis_name):
+    return tree
+  axes = axis_name if isinstance(axis_name, tuple) else (axis_name,)
+
+  def cast(array: jax.Array) -> jax.Array:
+    known = jax.typeof(array).manual_axis_type.varying
+    missing = tuple(axis for axis in axes if axis not in known)
+    return jax.lax.pcast(array, missing, to='varying') if missing else array
+
+  return jax.tree.map(cast, tree)
+
+
+def require_own(tree: Any, axis_name: AxisName, who: str) -> None:
+  """Refuses updates that cannot be a worker's own.
+
+  Args:
+    tree: what a worker wants to send.
+    axis_name: the axis of the workers.
+    who: the factory, for the message.
+
+  Raises:
+    ValueError: by its type, a leaf is the same on every worker already; or the
+      worker would only sometimes send it, by a decision of its own.
+  """
+  _refuse_own_branch(who)
+  if not checked(axis_name):
+    return
+  for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+    if jnp.issubdtype(leaf.dtype, jnp.inexact) and not differs(leaf, axis_name):
+      raise ValueError(
+        f'{who}: the update of {jax.tree_util.keystr(path) or "the leaf"} is'
+        f' already the same on every worker of axis {axis_name!r}, so there is'
+        ' nothing to aggregate. Inside shard_map, jax.grad with respect to'
+        ' shared parameters sums over workers: differentiate with respect to'
+        f' signmomentum.as_local(params, {axis_name!r}) instead.'
+      )
+
+
+def _refuse_own_branch(who: str) -> None:
+  """Refuses to talk from a branch that each worker takes by its own data.
+
+  On devices, one worker that skips a collective leaves the others waiting for
+  ever. Which condition guards the call that is being traced can't be asked of
+  JAX, so the optax wrappers that branch on the updates are recognised by name.
+  ``workers.worker_varying`` finds every other such branch, by its types.
+  """
+  frame = inspect.currentframe()
+  while frame is not None:
+    wrapper = frame.f_code.co_qualname.split('.<locals>')[0]
+    if frame.f_globals.get('__name__', '').startswith('optax.') and (
+      wrapper == 'apply_if_finite' or _skips_by_data(wrapper, frame.f_locals)
+    ):
+      raise ValueError(
+        f'{who} inside optax.{wrapper}: a worker whose gradient is not finite'
+        ' would skip the exchange and leave the others waiting. Put'
+        ' signmomentum.ignore_non_finite() first in the chain instead: it'
+        ' drops such a gradient and still takes part.'
+      )
+    frame = frame.f_back
+
+
+def _skips_by_data(wrapper: str, variables: dict[str, Any]) -> bool:
+  if not wrapper.startswith('MultiSteps'):
+    return False
+  skip = getattr(variables.get('self'), '_should_skip_update_fn', None)
+  # the default, which never skips, is a closure of the constructor
+  return skip is not None and '__init__' not in skip.__qualname__

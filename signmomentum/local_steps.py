@@ -1,0 +1,274 @@
+"""Local steps joined by an outer step: when workers talk.
+
+:func:`local_steps` is a product of two optimizers. The *inner* one runs on each
+worker by itself; every ``sync_every`` steps the *outer* one, which is where the
+communication is, makes one step from the shared *anchor*, with the displacement
+of the round as its gradient:
+
+==============================  ============================================
+method                          outer
+==============================  ============================================
+local averaging                 ``chain(aggregate_by_mean, optax.sgd(1.0))``
+SlowMo, Lookahead, DiLoCo       ``chain(aggregate_by_mean, slowmo() ...)``
+Distributed Sign Momentum       ``chain(aggregate_by_mean, sign_momentum())``
+one-bit local steps             ``chain(lion_momentum(),
+                                aggregate_by_majority_vote, ...)``
+==============================  ============================================
+"""
+
+import functools
+import operator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from signmomentum import aggregate, collectives
+
+
+class LocalStepsState(NamedTuple):
+  """State of :func:`local_steps`.
+
+  Of each worker: the inner state. Shared: everything else.
+  """
+
+  count: jax.Array  # local steps in all; shape=(), dtype=jnp.int32
+  place: jax.Array  # local steps in this round; shape=(), dtype=jnp.int32
+  rate: jax.Array  # mean learning rate of this round; shape=(), floating
+  inner: optax.OptState
+  outer: optax.OptState
+  anchor: optax.Params  # where the round started, the synchronised parameters
+
+
+def local_steps(
+  inner: optax.GradientTransformation,
+  outer: optax.GradientTransformation,
+  sync_every: int,
+  axis_name: collectives.AxisName,
+  learning_rate: optax.ScalarOrSchedule | None = None,
+) -> optax.GradientTransformationExtraArgs:
+  r"""Runs ``inner`` on every worker, and ``outer`` once a round for all.
+
+  Worker :math:`i` makes :math:`\tau` steps
+  :math:`x^i_{k+1} = x^i_k - \gamma d^i_k` from the anchor :math:`x_{t,0}`. Then
+
+  .. math::
+    g^i_t = (x_{t,0} - x^i_\tau) / \bar\gamma_t \\
+    x_{t+1,0} = x_{t,0} + \bar\gamma_t \, \text{outer}(g^i_t)
+
+  and every worker goes on from :math:`x_{t+1,0}`. :math:`\bar\gamma_t` is the
+  mean of ``learning_rate`` over the steps of the round. (The paper has one
+  constant a round, the authors' code takes the last step's.) A round whose rate
+  is 0 throughout leaves parameters and outer state alone. Without
+  ``learning_rate`` both factors are 1, as in DiLoCo.
+
+  The returned ``update`` takes two extra arguments:
+
+  * ``sync``: a Python bool says at trace time whether this step ends the round,
+    so that a step without it compiles without any collective; None (default)
+    goes by the count, with a ``lax.cond`` that all workers take alike.
+  * ``present``: a boolean scalar of each worker at the end of the round. The
+    outer step is over those present, nobody leaves everything as it is, and who
+    was absent goes on from the anchor like all others.
+
+  Updates are added to each worker's parameters, which can miss the new anchor
+  by a rounding error. :func:`synchronised` gives the anchor itself, and the
+  first step of a round takes the error back, so that a weight that nobody moves
+  has a displacement of exactly zero.
+
+  Args:
+    inner: any optimizer; gets all other extra arguments.
+    outer: an optimizer that aggregates, see ``aggregate_by_*``.
+    sync_every: local steps in a round, :math:`\tau`.
+    axis_name: the axis of the workers.
+    learning_rate: the inner optimizer's :math:`\gamma`, or its schedule.
+
+  Returns:
+    the transformation.
+
+  Raises:
+    ValueError: ``sync_every`` is below 1.
+    TypeError: ``sync_every`` is not an int; in ``update``: ``sync`` is not a
+      Python bool.
+
+  Example:
+    >>> import jax, jax.numpy as jnp, optax
+    >>> import signmomentum as sm
+    >>> tx = sm.local_steps(
+    ...   inner=optax.sgd(0.5),
+    ...   outer=optax.chain(sm.aggregate_by_mean('workers'), optax.sgd(1.0)),
+    ...   sync_every=2, axis_name='workers')
+    >>> workers = sm.Workers(2)
+    >>> state = workers.init(tx, jnp.array(0.0))
+    >>> @workers.step
+    ... def step(state, target):
+    ...   gradient = state.params - target
+    ...   updates, opt_state = tx.update(gradient, state.opt_state, state.params)
+    ...   params = optax.apply_updates(state.params, updates)
+    ...   return state.replace(params=params, opt_state=opt_state), params
+    >>> state, params = step(state, jnp.array([1.0, 3.0]))
+    >>> params
+    Array([0.5, 1.5], dtype=float32)
+    >>> state, params = step(state, jnp.array([1.0, 3.0]))
+    >>> params
+    Array([1.5, 1.5], dtype=float32)
+
+  References:
+    Yu et al., `Distributed Sign Momentum with Local Steps for Training
+    Transformers <https://arxiv.org/abs/2411.17866>`_, 2024
+  """
+  try:
+    sync_every = operator.index(sync_every)
+  except TypeError:
+    raise TypeError(
+      f'local_steps: sync_every must be an int, not {sync_every!r}.'
+    ) from None
+  if sync_every < 1:
+    raise ValueError(
+      f'local_steps: sync_every must be at least 1, not {sync_every}; 1 makes'
+      ' an outer step after every local step.'
+    )
+  inner = optax.with_extra_args_support(inner)
+  outer = optax.with_extra_args_support(outer)
+
+  def init_fn(params):
+    return LocalStepsState(
+      count=jnp.zeros([], jnp.int32),
+      place=jnp.zeros([], jnp.int32),
+      rate=jnp.zeros([], jnp.result_type(float)),
+      inner=inner.init(params),
+      outer=outer.init(params),
+      anchor=jax.tree.map(jnp.asarray, params),
+    )
+
+  def update_fn(
+    updates, state, params=None, *, sync=None, present=None, **extra_args
+  ):
+    if params is None:
+      raise ValueError(optax.NO_PARAMS_MSG)
+    if not (sync is None or isinstance(sync, bool)):
+      raise TypeError(
+        f'local_steps: sync must be a Python bool or None, not {type(sync)}: it'
+        ' picks a branch when the step is traced. Compile one step for each, or'
+        ' leave it out to go by the count.'
+      )
+    updates, inner_state = inner.update(
+      updates, state.inner, params, **extra_args
+    )
+    updates = collectives.as_local(updates, axis_name)
+    updates = _from_anchor(updates, params, state)
+    rate = learning_rate
+    if rate is None:
+      rate = 1.0
+    elif callable(rate):
+      rate = rate(state.count)
+    # a running mean stays exactly at a constant rate, which a sum need not
+    place = state.place + 1
+    rate = state.rate + (rate - state.rate) / place
+    state = state._replace(
+      count=optax.safe_increment(state.count),
+      place=place,
+      rate=rate.astype(state.rate.dtype),
+      inner=inner_state,
+    )
+    end = functools.partial(
+      end_round, updates, state, params, present, extra_args
+    )
+    if sync is None:
+      return jax.lax.cond(place >= sync_every, end, lambda: (updates, state))
+    return end() if sync else (updates, state)
+
+  def end_round(updates, state, params, present, extra_args):
+    reached = optax.apply_updates(params, updates)
+    # Each worker's own difference comes first, then the mean: of a weight that
+    # nobody moved the difference is exactly 0, whereas the mean of equal
+    # numbers need not be exactly that number, and a sign would blow that up.
+    moved = jax.tree.map(_difference, state.anchor, reached)
+    moved = collectives.as_local(moved, axis_name)
+    go = jnp.array(True)
+    if learning_rate is not None:
+      go = state.rate != 0
+      inverse = 1 / jnp.where(go, state.rate, 1)
+      moved = _scale(moved, inverse)
+    if present is not None:
+      go &= aggregate.somebody(present, axis_name)
+    steps, outer_state = outer.update(
+      moved, state.outer, state.anchor, present=present, **extra_args
+    )
+    if learning_rate is not None:
+      steps = _scale(steps, state.rate)
+    anchor = optax.apply_updates(state.anchor, steps)
+    if learning_rate is not None or present is not None:
+      held = functools.partial(jnp.where, go)
+      anchor = jax.tree.map(held, anchor, state.anchor)
+      outer_state = jax.tree.map(held, outer_state, state.outer)
+    updates = jax.tree.map(_difference, anchor, params)
+    return collectives.as_local(updates, axis_name), state._replace(
+      place=jnp.zeros_like(state.place),
+      rate=jnp.zeros_like(state.rate),
+      outer=outer_state,
+      anchor=anchor,
+    )
+
+  return optax.GradientTransformationExtraArgs(init_fn, update_fn)
+
+
+def synchronised(state: Any, params: optax.Params) -> optax.Params:
+  """The parameters that all workers agree on: those to evaluate and to keep.
+
+  Args:
+    state: an optimizer state, with a :class:`LocalStepsState` in it or not.
+    params: the worker's parameters.
+
+  Returns:
+    the anchor of the local steps; without local steps, the parameters.
+
+  Example:
+    >>> import jax.numpy as jnp, optax
+    >>> import signmomentum as sm
+    >>> params = jnp.array(1.0)
+    >>> float(sm.synchronised(optax.sgd(0.1).init(params), params))
+    1.0
+  """
+  found = [
+    leaf
+    for leaf in jax.tree.leaves(
+      state, is_leaf=lambda node: isinstance(node, LocalStepsState)
+    )
+    if isinstance(leaf, LocalStepsState)
+  ]
+  if len(found) > 1:
+    raise ValueError(
+      f'synchronised: {len(found)} local_steps in one state. Pass the state of'
+      ' the one whose anchor you mean.'
+    )
+  return found[0].anchor if found else params
+
+
+def _from_anchor(updates, params, state: LocalStepsState):
+  """Takes back, at the start of a round, what rounding left after the last."""
+
+  def first(updates):
+    return jax.tree.map(
+      lambda u, a, p: u + (a - p).astype(u.dtype) if _inexact(u) else u,
+      updates,
+      state.anchor,
+      params,
+    )
+
+  return jax.lax.cond(state.place == 0, first, lambda u: u, updates)
+
+
+def _difference(a, b):
+  return a - b if _inexact(a) else jnp.zeros_like(a)
+
+
+def _scale(tree, factor):
+  return jax.tree.map(
+    lambda x: (x * factor).astype(x.dtype) if _inexact(x) else x, tree
+  )
+
+
+def _inexact(leaf) -> bool:
+  return jnp.issubdtype(leaf.dtype, jnp.inexact)

@@ -1,0 +1,242 @@
+"""A tree of arrays as one bucket of packed words, and back.
+
+One bucket makes one message: the number of collectives does not depend on the
+number of leaves. A bucket is a grid of words ``[rows, 128]``, 4096 elements or
+32 blocks a row (see ``signs``), filled in two ways:
+
+* the whole tiles of a leaf, 32 rows by a multiple of 128 columns, are packed
+  where they lie, and only their words, 1/32 of the size, are flattened;
+* what is left of each leaf (biases, scalars, the last rows of an embedding) is
+  filled up to whole blocks, so that no two leaves share a block, and joined
+  with what is left of the others.
+"""
+
+from collections.abc import Callable, Sequence
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from signmomentum import bits, signs
+
+_TILE = bits.WORD * signs.BLOCK  # elements in a row of a grid
+
+
+@dataclasses.dataclass(frozen=True)
+class _Leaf:
+  """Where a leaf's elements are in the bucket."""
+
+  size: int
+  columns: int  # of the two-dimensional form in which the leaf is packed
+  row: int  # of the grid, where its whole tiles start
+  block: int  # of the joint rest, where the rest of it starts
+
+  @property
+  def groups(self) -> int:
+    """Whole groups of 32 rows of ``columns``."""
+    return self.size // (bits.WORD * self.columns)
+
+  @property
+  def packed(self) -> int:
+    """Elements in whole tiles."""
+    return self.groups * bits.WORD * self.columns
+
+  @property
+  def rows(self) -> int:
+    """Rows of the grid that they take."""
+    return self.packed // _TILE
+
+  @property
+  def blocks(self) -> int:
+    """Blocks that the other elements take."""
+    return -(-(self.size - self.packed) // signs.BLOCK)
+
+
+@dataclasses.dataclass(frozen=True)
+class Bucket:
+  """The static plan of a bucket: made from shapes, the same on every worker.
+
+  Attributes:
+    leaves: the place of each leaf.
+    whole: rows of the grid that whole tiles take.
+    rows: rows of the grid.
+  """
+
+  leaves: tuple[_Leaf, ...]
+  whole: int
+  rows: int
+
+  def pack(
+    self,
+    arrays: Sequence[jax.Array],
+    predicate: Callable[[jax.Array], jax.Array],
+  ) -> jax.Array:
+    """Packs ``predicate`` of every element; what fills up is False.
+
+    Args:
+      arrays: the leaves, of the planned sizes.
+      predicate: elementwise, to booleans.
+
+    Returns:
+      the grid, ``[rows, 128]``.
+    """
+    grids, rests = [jnp.zeros((0, signs.BLOCK), jnp.uint32)], []
+    for leaf, array in zip(self.leaves, arrays, strict=True):
+      array = _gathered(array)
+      if leaf.groups:
+        tiles = array.reshape(-1)[: leaf.packed] if leaf.blocks else array
+        words = bits.pack(predicate(tiles.reshape(-1, leaf.columns)))
+        grids.append(words.reshape(-1, signs.BLOCK))
+      if leaf.blocks:
+        rest = predicate(array.reshape(-1)[leaf.packed :])
+        rests.append(jnp.pad(rest, (0, -rest.size % signs.BLOCK)))
+    if rests:
+      joint = jnp.concatenate(rests)
+      joint = jnp.pad(joint, (0, -joint.size % _TILE))
+      grids.append(bits.pack(joint.reshape(-1, signs.BLOCK)))
+    return jnp.concatenate(grids)
+
+  def unpack(
+    self,
+    tally: signs.Tally,
+    scale: jax.typing.ArrayLike,
+    like: Sequence[jax.Array],
+  ) -> list[jax.Array]:
+    """Decodes a sum of signs over the bucket.
+
+    Args:
+      tally: planes of this bucket's grid (or of masks of it, by block).
+      scale: what one vote weighs.
+      like: arrays that give each result its shape, dtype and sharding.
+
+    Returns:
+      the leaves.
+    """
+    results = []
+    for leaf, array in zip(self.leaves, like, strict=True):
+      planes = tuple(self._words(leaf, plane) for plane in tally.planes)
+      offset = tally.offset
+      if not isinstance(offset, int):
+        offset = tuple(self._words(leaf, plane) for plane in offset)
+      numbers = signs.decode(
+        signs.Tally(tally.weight, planes, offset), scale, array.dtype
+      )
+      numbers = numbers.reshape(-1)[: leaf.size].reshape(array.shape)
+      results.append(_sharded_like(numbers, array))
+    return results
+
+  def _words(self, leaf: _Leaf, plane: jax.Array) -> jax.Array:
+    """A leaf's words of a plane of the grid ``[rows, 128]`` or ``[rows, 1]``.
+
+    The rest of the leaf is packed anew as one group of rows and joined to the
+    others as words: numbers are then written once, and only where they belong.
+    """
+    rows, width = plane.shape
+    if rows != self.rows:  # one row for all
+      return plane
+    columns = leaf.columns * width // signs.BLOCK
+    words = plane[leaf.row : leaf.row + leaf.rows].reshape(-1, columns)
+    if not leaf.blocks:
+      return words
+    rest = bits.unpack(plane[self.whole :])
+    rest = rest[leaf.block : leaf.block + leaf.blocks]
+    fill = bits.WORD * leaf.columns // signs.BLOCK - leaf.blocks
+    rest = jnp.pad(rest, ((0, fill), (0, 0))).reshape(bits.WORD, columns)
+    return jnp.concatenate([words, bits.pack(rest)])
+
+
+def plan(arrays: Sequence[jax.Array]) -> Bucket:
+  """Plans the bucket of a list of arrays.
+
+  Args:
+    arrays: anything with shapes; scalars and empty arrays are fine.
+
+  Returns:
+    the plan.
+
+  Example:
+    >>> import jax.numpy as jnp
+    >>> from signmomentum import trees
+    >>> trees.plan([jnp.zeros((64, 256)), jnp.zeros(5)]).rows
+    5
+  """
+  leaves, row, block = [], 0, 0
+  for array in arrays:
+    columns = array.shape[-1] if len(array.shape) > 1 else signs.BLOCK
+    if columns == 0 or columns % signs.BLOCK:
+      columns = signs.BLOCK  # blocks would straddle rows: packed as a vector
+    leaf = _Leaf(math.prod(array.shape), columns, row, block)
+    leaves.append(leaf)
+    row += leaf.rows
+    block += leaf.blocks
+  return Bucket(tuple(leaves), row, row + -(-block // bits.WORD))
+
+
+def split(tree: Any) -> tuple[list[jax.Array], Callable[[list], Any]]:
+  """Takes the floating leaves out of a tree.
+
+  Integer, boolean and float0 leaves have no sign to vote on: they stay where
+  they are.
+
+  Args:
+    tree: any pytree of arrays.
+
+  Returns:
+    the floating leaves, and a function that puts their successors in place.
+
+  Raises:
+    TypeError: a leaf is complex; the message has its path.
+
+  Example:
+    >>> import jax.numpy as jnp
+    >>> from signmomentum import trees
+    >>> leaves, rebuild = trees.split({'step': jnp.int32(3), 'w': jnp.ones(2)})
+    >>> rebuild([-leaf for leaf in leaves])
+    {'step': Array(3, dtype=int32), 'w': Array([-1., -1.], dtype=float32)}
+  """
+  paths, treedef = jax.tree_util.tree_flatten_with_path(tree)
+  everything = [leaf for _, leaf in paths]
+  floating = []
+  for i, (path, leaf) in enumerate(paths):
+    dtype = np.dtype(jnp.result_type(leaf)) if np.isscalar(leaf) else leaf.dtype
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+      raise TypeError(
+        f'leaf {jax.tree_util.keystr(path)} is {dtype}: a complex number has no'
+        ' sign. Split it into real and imaginary parts, which'
+        ' optax.contrib.split_real_and_imaginary does around a transformation.'
+      )
+    if jnp.issubdtype(dtype, jnp.floating):
+      floating.append(i)
+
+  def rebuild(leaves: list) -> Any:
+    result = list(everything)
+    for i, leaf in zip(floating, leaves, strict=True):
+      result[i] = leaf
+    return jax.tree.unflatten(treedef, result)
+
+  return [jnp.asarray(everything[i]) for i in floating], rebuild
+
+
+def _gathered(array: jax.Array) -> jax.Array:
+  """The array on every device of a worker, if the mesh says it is spread.
+
+  With explicit sharding a reshape must know where each element goes. Where a
+  worker is one device, or the compiler decides (auto axes), nothing happens.
+  """
+  if any(axis is not None for axis in _spec(array)):
+    return jax.sharding.reshard(array, jax.P(*[None] * array.ndim))
+  return array
+
+
+def _sharded_like(array: jax.Array, like: jax.Array) -> jax.Array:
+  spec = _spec(like)
+  if any(axis is not None for axis in spec):
+    return jax.sharding.reshard(array, spec)
+  return array
+
+
+def _spec(array: jax.Array) -> jax.sharding.PartitionSpec:
+  return jax.typeof(array).sharding.spec

@@ -1,0 +1,243 @@
+"""Which leaves of a training state differ between workers: found, not declared.
+
+One update is traced over the named axis, without devices, and the difference
+between workers is followed through the program from where it enters, in their
+gradients and their own index, to where a collective ends it.
+
+The types of a ``shard_map`` that checks follow the same rules, and the executors
+in ``workers`` rely on them for the proof. They cannot find the layout, though:
+a ``lax.cond`` in which only one branch makes a leaf differ, as in
+``optax.MultiSteps``, has no type until the layout is known. Here it has one, and
+the analysis also sees what the types let pass: a condition that differs.
+"""
+
+import dataclasses
+import functools
+import itertools
+from typing import Any
+
+import jax
+from jax.extend import core
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from signmomentum import collectives
+
+# what these return is the same on all workers of the axis
+_SHARING = ('psum', 'pmax', 'pmin', 'all_gather', 'psum_invariant')
+_SHARING += ('all_gather_invariant', 'pmax_invariant', 'pmin_invariant')
+# mention the axis and send nothing
+_SILENT = ('axis_index', 'pvary', 'pcast')
+
+
+@functools.partial(
+  jax.tree_util.register_dataclass,
+  data_fields=('params', 'opt_state'),
+  meta_fields=('varying',),
+)
+@dataclasses.dataclass(frozen=True)
+class WorkerState:
+  """Parameters and optimizer state: of all workers, or as one worker sees them.
+
+  Attributes:
+    params: the parameters.
+    opt_state: the state of the optax transformation.
+    varying: for each leaf of ``(params, opt_state)`` whether it is per-worker.
+  """
+
+  params: Any
+  opt_state: Any
+  varying: tuple[bool, ...] = ()
+
+  def replace(self, **changes: Any) -> 'WorkerState':
+    """A copy with some fields changed."""
+    return dataclasses.replace(self, **changes)
+
+
+def worker_varying(
+  tx: optax.GradientTransformation,
+  params: optax.Params,
+  axis_name: collectives.AxisName = 'workers',
+  **extra_args: Any,
+) -> WorkerState:
+  """Which leaves of the training state differ between workers.
+
+  Workers start from the same parameters and bring their own gradients. What one
+  update makes different is different in the next; this goes on until nothing is
+  added.
+
+  Args:
+    tx: any transformation.
+    params: parameters of one worker, or their shapes and dtypes.
+    axis_name: the axis of the workers.
+    **extra_args: passed on to ``tx.update``.
+
+  Returns:
+    a state with a bool in place of each leaf, True if it is per-worker.
+
+  Raises:
+    ValueError: ``tx`` communicates inside a branch or a loop that each worker
+      takes by its own data, which would leave the others waiting.
+
+  Example:
+    >>> import jax.numpy as jnp, optax
+    >>> import signmomentum as sm
+    >>> tx = optax.chain(sm.lion_momentum(), sm.aggregate_by_mean('workers'))
+    >>> sm.worker_varying(tx, jnp.zeros(3)).opt_state
+    (LionMomentumState(mu=True), EmptyState())
+    >>> sm.worker_varying(tx, jnp.zeros(3)).params
+    False
+  """
+  tx = optax.with_extra_args_support(tx)
+  params = jax.tree.map(
+    lambda p: jax.ShapeDtypeStruct(jnp.shape(p), jnp.result_type(p)), params
+  )
+  state = jax.eval_shape(lambda p: WorkerState(p, tx.init(p)), params)
+  floating = [p for p in jax.tree.leaves(params) if _is_floating(p)]
+
+  def update(state, floats):
+    own = iter(floats)
+    gradients = jax.tree.map(
+      lambda p: next(own) if _is_floating(p) else _no_gradient(p), params
+    )
+    updates, opt_state = tx.update(
+      gradients, state.opt_state, state.params, **extra_args
+    )
+    return WorkerState(optax.apply_updates(state.params, updates), opt_state)
+
+  program = _trace(update, axis_name, state, floating)
+  treedef = jax.tree.structure(state)
+  gradients = [True] * len(floating)
+  # constants of the program come before its arguments
+  constants = [False] * (
+    len(program.invars) - treedef.num_leaves - len(floating)
+  )
+  varying = _fixed_point(
+    lambda own: _follow(program, constants + own + gradients, axis_name),
+    [False] * treedef.num_leaves,
+  )
+  return jax.tree.unflatten(treedef, varying)
+
+
+def _trace(fn, axis_name, *args):
+  """The program of one worker, in which the axis is bound to no devices."""
+  axes = axis_name if isinstance(axis_name, tuple) else (axis_name,)
+  mesh = jax.sharding.AbstractMesh((2,) * len(axes), axes)
+  mapped = jax.shard_map(
+    fn, mesh=mesh, in_specs=jax.P(), out_specs=jax.P(), check_vma=False
+  )
+  (equation,) = jax.make_jaxpr(mapped)(*args).eqns
+  return equation.params['jaxpr']
+
+
+def _follow(jaxpr, varying: list[bool], axis_name) -> list[bool]:
+  """Follows what varies from the inputs of a program to its outputs."""
+  if isinstance(jaxpr, core.ClosedJaxpr):
+    jaxpr = jaxpr.jaxpr
+  known = dict(zip(jaxpr.invars, varying, strict=True))
+
+  def varies(atom) -> bool:  # constants and literals do not
+    return not isinstance(atom, core.Literal) and known.get(atom, False)
+
+  for equation in jaxpr.eqns:
+    inputs = [varies(atom) for atom in equation.invars]
+    outputs = _follow_equation(equation, inputs, axis_name)
+    known.update(zip(equation.outvars, outputs, strict=True))
+  return [varies(atom) for atom in jaxpr.outvars]
+
+
+def _follow_equation(equation, inputs, axis_name) -> list[bool]:
+  name, params = equation.primitive.name, equation.params
+  number = len(equation.outvars)
+  if _mentions(equation, axis_name):
+    return [name not in _SHARING] * number
+  if name == 'cond':
+    own, *operands = inputs
+    _refuse(own, 'cond', params['branches'], axis_name)
+    branches = [_follow(b, operands, axis_name) for b in params['branches']]
+    return [own or any(out) for out in zip(*branches, strict=True)]
+  if name == 'while':
+    split = params['cond_nconsts'], params['body_nconsts']
+    condition = inputs[: split[0]]
+    constants = inputs[split[0] : sum(split)]
+    carry = _fixed_point(
+      lambda c: _follow(params['body_jaxpr'], constants + c, axis_name),
+      inputs[sum(split) :],
+    )
+    (own,) = _follow(params['cond_jaxpr'], condition + carry, axis_name)
+    inside = (params['cond_jaxpr'], params['body_jaxpr'])
+    _refuse(own, 'while_loop', inside, axis_name)
+    return [own or c for c in carry]
+  if name == 'scan':
+    fixed, end = (
+      params['num_consts'],
+      params['num_consts'] + params['num_carry'],
+    )
+
+    def body(carry):
+      return _follow(
+        params['jaxpr'], inputs[:fixed] + carry + inputs[end:], axis_name
+      )
+
+    size = params['num_carry']
+    carry = _fixed_point(lambda c: body(c)[:size], inputs[fixed:end])
+    return carry + body(carry)[size:]
+  inside = _jaxprs(params)
+  if len(inside) == 1 and len(inside[0].invars) == len(inputs):
+    return _follow(inside[0], inputs, axis_name)
+  own = any(inputs) or any(_communicates(j, axis_name) for j in inside)
+  return [own] * number
+
+
+def _fixed_point(step, carry: list[bool]) -> list[bool]:
+  while True:
+    joined = [a or b for a, b in zip(carry, step(carry), strict=True)]
+    if joined == carry:
+      return carry
+    carry = joined
+
+
+def _refuse(own: bool, kind: str, inside, axis_name) -> None:
+  if own and any(_communicates(jaxpr, axis_name) for jaxpr in inside):
+    raise ValueError(
+      f'a lax.{kind} whose condition differs between workers of axis'
+      f' {axis_name!r} has a collective inside: a worker that skips it leaves'
+      ' the others waiting. Decide by something shared, such as a step count,'
+      ' or always take part and use jnp.where on the result. Against gradients'
+      ' that are not finite, signmomentum.ignore_non_finite() does that.'
+    )
+
+
+def _communicates(jaxpr, axis_name) -> bool:
+  if isinstance(jaxpr, core.ClosedJaxpr):
+    jaxpr = jaxpr.jaxpr
+  return any(
+    (_mentions(e, axis_name) and e.primitive.name not in _SILENT)
+    or any(_communicates(inner, axis_name) for inner in _jaxprs(e.params))
+    for e in jaxpr.eqns
+  )
+
+
+def _mentions(equation, axis_name) -> bool:
+  axes = equation.params.get('axes', equation.params.get('axis_name', ()))
+  axes = axes if isinstance(axes, tuple) else (axes,)
+  wanted = axis_name if isinstance(axis_name, tuple) else (axis_name,)
+  return any(axis in wanted for axis in axes)
+
+
+def _jaxprs(params: dict[str, Any]) -> list[core.Jaxpr]:
+  values = itertools.chain.from_iterable(
+    value if isinstance(value, (tuple, list)) else (value,)
+    for value in params.values()
+  )
+  closed = (v.jaxpr if isinstance(v, core.ClosedJaxpr) else v for v in values)
+  return [value for value in closed if isinstance(value, core.Jaxpr)]
+
+
+def _is_floating(leaf) -> bool:
+  return jnp.issubdtype(leaf.dtype, jnp.inexact)
+
+
+def _no_gradient(leaf) -> np.ndarray:
+  return np.zeros(leaf.shape, jax.dtypes.float0)

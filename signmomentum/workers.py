@@ -1,0 +1,216 @@
+"""Executors: the same one-worker function, simulated or on devices.
+
+A leaf of the training state either differs between workers, and is stored as
+``[workers, ...]``, or is the same on all of them, and is stored once.
+``varying`` finds out which; the executors do not take its word: ``vmap`` with
+``out_axes=None`` and ``shard_map`` with ``check_vma=True`` refuse a shared
+output that is not provably shared.
+"""
+
+from collections.abc import Callable
+import contextlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from signmomentum import collectives
+from signmomentum import varying as flow
+from signmomentum.varying import WorkerState
+
+
+class Workers:
+  """Runs a function that is written for one worker on all of them.
+
+  Without a mesh, ``vmap`` simulates any number of workers on one device; with
+  one, ``shard_map`` gives each worker a device, or an island of devices where
+  the mesh has more axes. Both check that what is stored once is the same on all
+  workers, and give the same votes bit for bit.
+
+  Args:
+    count: number of workers.
+    mesh: a mesh with the axis ``axis_name``, of size ``count``.
+    axis_name: the axis of the workers.
+
+  Raises:
+    ValueError: ``count`` is below 1, or not the size of the mesh's axis.
+
+  Example:
+    >>> import jax, jax.numpy as jnp, optax
+    >>> import signmomentum as sm
+    >>> tx = sm.distributed_lion(learning_rate=0.25, weight_decay=0.0)
+    >>> workers = sm.Workers(4)
+    >>> state = workers.init(tx, jnp.zeros(()))
+    >>> @workers.step
+    ... def step(state, slope):
+    ...   gradient = jax.grad(lambda w: slope * w)(sm.as_local(state.params))
+    ...   updates, opt_state = tx.update(
+    ...     gradient, state.opt_state, state.params
+    ...   )
+    ...   params = optax.apply_updates(state.params, updates)
+    ...   return state.replace(params=params, opt_state=opt_state), params
+    >>> state, _ = step(state, jnp.array([1.0, 1.0, 1.0, -10.0]))
+    >>> state.params
+    Array(-0.25, dtype=float32)
+  """
+
+  def __init__(
+    self,
+    count: int,
+    mesh: jax.sharding.Mesh | None = None,
+    axis_name: str = 'workers',
+  ):
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+      raise ValueError(
+        f'Workers: count must be an int of 1 or more, not {count!r}.'
+      )
+    if mesh is not None and axis_name not in mesh.shape:
+      raise ValueError(
+        f'Workers: the mesh has axes {mesh.axis_names}, none named'
+        f' {axis_name!r}. Pass axis_name, or make the mesh with'
+        f' jax.make_mesh(({count},), ({axis_name!r},)).'
+      )
+    if mesh is not None and mesh.shape[axis_name] != count:
+      raise ValueError(
+        f'Workers: axis {axis_name!r} of the mesh has size'
+        f' {mesh.shape[axis_name]}, but count is {count}.'
+      )
+    self.count = count
+    self.mesh = mesh
+    self.axis_name = axis_name
+
+  def init(
+    self, tx: optax.GradientTransformation, params: optax.Params
+  ) -> WorkerState:
+    """The state in which all workers start from the same parameters.
+
+    Args:
+      tx: the transformation; decides which leaves are per-worker.
+      params: the parameters of one worker.
+
+    Returns:
+      the state; per-worker leaves ``[workers, ...]``, shared leaves once.
+    """
+    marks = flow.worker_varying(tx, params, self.axis_name)
+    varying = tuple(jax.tree.leaves(marks))
+
+    def start(params):
+      state = WorkerState(params, tx.init(params), varying)
+      leaves, treedef = jax.tree.flatten(state)
+      leaves = [
+        jnp.broadcast_to(leaf, (self.count, *jnp.shape(leaf))) if own else leaf
+        for leaf, own in zip(map(jnp.asarray, leaves), varying, strict=True)
+      ]
+      return jax.tree.unflatten(treedef, map(self._placed, leaves, varying))
+
+    with (
+      contextlib.nullcontext() if self.mesh is None else jax.set_mesh(self.mesh)
+    ):
+      return jax.jit(start)(params)
+
+  def step(
+    self, fn: Callable[[WorkerState, Any], tuple[WorkerState, Any]]
+  ) -> Callable[[WorkerState, Any], tuple[WorkerState, Any]]:
+    """Compiles a one-worker step for all workers.
+
+    Args:
+      fn: takes a worker's view of the state and its inputs, and returns the new
+        state and any outputs. It may communicate over the axis.
+
+    Returns:
+      a ``jax.jit`` function of the state of all workers and inputs
+      ``[workers, ...]``, which returns the new state and outputs
+      ``[workers, ...]``. It reuses the buffers of the state it is given.
+
+    Raises:
+      ValueError: from the first call, a leaf that is stored once would differ
+        between workers.
+    """
+
+    def run(state: WorkerState, inputs: Any) -> tuple[WorkerState, Any]:
+      leaves, treedef = jax.tree.flatten(state)
+
+      def one_worker(leaves, inputs):
+        new, outputs = fn(jax.tree.unflatten(treedef, leaves), inputs)
+        new_leaves, new_treedef = jax.tree.flatten(new)
+        if new_treedef != treedef:
+          raise ValueError(
+            'Workers.step: the function must return a state of the structure'
+            f' it got, {treedef}, not {new_treedef}.'
+          )
+        return new_leaves, outputs
+
+      mapped = self._vmap if self.mesh is None else self._shard_map
+      try:
+        new_leaves, outputs = mapped(one_worker, state.varying)(leaves, inputs)
+      except ValueError as error:
+        error.add_note(
+          'Workers.step: if this is about out_axes or out_specs, the function'
+          ' lets something differ between workers that is stored once, since'
+          ' updates of the transformation given to init keep it the same.'
+          ' Random numbers and other per-worker values belong in the outputs.'
+        )
+        raise
+      return jax.tree.unflatten(treedef, new_leaves), outputs
+
+    return jax.jit(run, donate_argnums=0)
+
+  def _vmap(self, fn: Callable, varying: tuple[bool, ...]) -> Callable:
+    axes = [0 if own else None for own in varying]
+    return jax.vmap(
+      fn,
+      in_axes=(axes, 0),
+      out_axes=(axes, 0),
+      axis_name=self.axis_name,
+      axis_size=self.count,
+    )
+
+  def _shard_map(self, fn: Callable, varying: tuple[bool, ...]) -> Callable:
+    one, all_workers = jax.P(), jax.P(self.axis_name)
+
+    def local(leaves, inputs):
+      leaves = [
+        leaf[0] if own else leaf
+        for leaf, own in zip(leaves, varying, strict=True)
+      ]
+      leaves, outputs = fn(leaves, jax.tree.map(lambda x: x[0], inputs))
+      outputs = collectives.as_local(outputs, self.axis_name)
+      leaves = [
+        leaf[None] if own else leaf
+        for leaf, own in zip(leaves, varying, strict=True)
+      ]
+      return leaves, jax.tree.map(lambda x: jnp.asarray(x)[None], outputs)
+
+    specs = [all_workers if own else one for own in varying]
+    mapped = jax.shard_map(
+      local,
+      mesh=self.mesh,
+      in_specs=(specs, all_workers),
+      out_specs=(specs, all_workers),
+      axis_names={self.axis_name},
+    )
+
+    def run(leaves, inputs):
+      # an explicit mesh takes no input that lies elsewhere; others move it
+      return mapped(
+        leaves, jax.tree.map(lambda x: self._placed(x, True), inputs)
+      )
+
+    return run
+
+  def _placed(self, leaf: jax.Array, own: bool) -> jax.Array:
+    """Gives a leaf its layout, and leaves axes inside an island alone."""
+    if self.mesh is None:
+      return leaf
+    axis = [self.axis_name] if own else []
+    inner = leaf.ndim - len(axis)
+    kinds = dict(zip(self.mesh.axis_names, self.mesh.axis_types, strict=True))
+    if kinds[self.axis_name] == jax.sharding.AxisType.Explicit:
+      spec = jax.typeof(leaf).sharding.spec
+      spec = jax.P(*axis, *spec[len(axis) :])
+      return jax.sharding.reshard(leaf, jax.NamedSharding(self.mesh, spec))
+    free = jax.P.UNCONSTRAINED if len(kinds) > 1 else None
+    spec = jax.P(*axis, *[free] * inner)
+    sharding = jax.NamedSharding(self.mesh, spec)
+    return jax.lax.with_sharding_constraint(leaf, sharding)
