@@ -58,7 +58,8 @@ def aggregate_by_mean(
   """
   if wire_dtype is not None and not jnp.issubdtype(wire_dtype, jnp.floating):
     raise ValueError(
-      f'aggregate_by_mean: wire_dtype must be a floating dtype, not {wire_dtype}.'
+      'aggregate_by_mean: wire_dtype must be a floating dtype, not'
+      f' {wire_dtype}.'
     )
 
   def update_fn(updates, state, params=None, *, present=None, **extra_args):

@@ -103,9 +103,9 @@ def local_steps(
     >>> state = workers.init(tx, jnp.array(0.0))
     >>> @workers.step
     ... def step(state, target):
-    ...   gradient = state.params - target
-    ...   updates, opt_state = tx.update(gradient, state.opt_state, state.params)
-    ...   params = optax.apply_updates(state.params, updates)
+    ...   params, opt_state = state.params, state.opt_state
+    ...   updates, opt_state = tx.update(params - target, opt_state, params)
+    ...   params = optax.apply_updates(params, updates)
     ...   return state.replace(params=params, opt_state=opt_state), params
     >>> state, params = step(state, jnp.array([1.0, 3.0]))
     >>> params

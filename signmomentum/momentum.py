@@ -90,8 +90,9 @@ def ignore_non_finite() -> optax.GradientTransformation:
     >>> import signmomentum as sm
     >>> tx = sm.ignore_non_finite()
     >>> state = tx.init(jnp.zeros(2))
-    >>> tx.update(jnp.array([1.0, jnp.nan]), state)
-    (Array([0., 0.], dtype=float32), IgnoreNonFiniteState(ignored=Array(1, dtype=int32)))
+    >>> updates, state = tx.update(jnp.array([1.0, jnp.nan]), state)
+    >>> updates, state.ignored
+    (Array([0., 0.], dtype=float32), Array(1, dtype=int32))
   """
 
   def init_fn(params):

@@ -292,6 +292,7 @@ def diloco(
 def _vote(who: str, aggregation: str):
   if aggregation not in _VOTES:
     raise ValueError(
-      f'{who}: aggregation must be one of {sorted(_VOTES)}, not {aggregation!r}.'
+      f'{who}: aggregation must be one of {sorted(_VOTES)}, not'
+      f' {aggregation!r}.'
     )
   return _VOTES[aggregation]

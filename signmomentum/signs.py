@@ -134,8 +134,9 @@ def total(votes: Grids) -> Grids:
     votes: votes of N workers, with a leading axis.
 
   Returns:
-    planes of the count of plus, ``ceil(log2(n + 1))``, and of those who take
-    part; if zeros are exact, of the sum of ``1 + sign``, ``ceil(log2(2n + 1))``.
+    ``ceil(log2(n + 1))`` planes of the count of plus, and those of the count of
+    who takes part; if zeros are exact, ``ceil(log2(2n + 1))`` planes of the sum
+    of ``1 + sign``.
 
   Example:
     >>> import jax.numpy as jnp

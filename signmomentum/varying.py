@@ -4,11 +4,11 @@ One update is traced over the named axis, without devices, and the difference
 between workers is followed through the program from where it enters, in their
 gradients and their own index, to where a collective ends it.
 
-The types of a ``shard_map`` that checks follow the same rules, and the executors
-in ``workers`` rely on them for the proof. They cannot find the layout, though:
-a ``lax.cond`` in which only one branch makes a leaf differ, as in
-``optax.MultiSteps``, has no type until the layout is known. Here it has one, and
-the analysis also sees what the types let pass: a condition that differs.
+The types of a ``shard_map`` that checks follow the same rules, and the
+executors in ``workers`` rely on them for the proof. They cannot find the
+layout, though: a ``lax.cond`` in which only one branch makes a leaf differ, as
+in ``optax.MultiSteps``, has no type until the layout is known. Here it has one,
+and the analysis also sees what the types let pass: a condition that differs.
 """
 
 import dataclasses

@@ -1,0 +1,1 @@
+"""Configs: each file is the record of an experiment, or of a family of them."""
