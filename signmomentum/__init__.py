@@ -36,8 +36,9 @@ named ``aggregate_by_*`` communicate, over the named axis of the workers::
 The modules, from the bottom: ``bits``, ``signs`` (packed arrays); ``trees``,
 ``messages`` (a tree as one bucket, a bucket as messages); ``collectives`` (the
 only one that communicates); ``momentum``, ``aggregate``, ``outer`` (optax
-transformations); ``local_steps`` (inner times outer); ``workers`` (executors);
-``optimizers`` (the published methods); ``wire`` (what a program sends).
+transformations); ``local_steps`` (inner times outer); ``layout``, ``workers``
+(what differs between workers, executors); ``optimizers`` (the published
+methods). Beside them ``hlo`` and ``wire`` read what a compiled program sends.
 """
 
 from signmomentum import wire
@@ -47,6 +48,7 @@ from signmomentum.aggregate import (
   aggregate_by_sign_mean,
 )
 from signmomentum.collectives import as_local
+from signmomentum.layout import WorkerState, worker_varying
 from signmomentum.local_steps import LocalStepsState, local_steps, synchronised
 from signmomentum.momentum import ignore_non_finite, lion_momentum
 from signmomentum.optimizers import (
@@ -62,7 +64,6 @@ from signmomentum.outer import (
   signed_slowmo,
   slowmo,
 )
-from signmomentum.varying import WorkerState, worker_varying
 from signmomentum.workers import Workers
 
 __all__ = (

@@ -11,8 +11,6 @@ import jax
 import optax
 
 from signmomentum import aggregate, collectives, momentum, outer
-
-# a member: the package has the function under the name of its module
 from signmomentum.local_steps import local_steps
 
 Mask = Any | Callable[[optax.Params], Any] | None

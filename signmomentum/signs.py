@@ -178,8 +178,8 @@ def mean_tally(counts: Grids, n: int, zeros: str) -> tuple[Tally, jax.Array]:
     zeros: what was given to :func:`cast`.
 
   Returns:
-    the sum of signs, and the scalar in f32 that makes it their mean (0 if
-    nobody is present).
+    the sum of signs, and the scalar that makes it their mean (0 if nobody is
+    present).
 
   Example:
     >>> import jax.numpy as jnp
@@ -188,11 +188,12 @@ def mean_tally(counts: Grids, n: int, zeros: str) -> tuple[Tally, jax.Array]:
     >>> signs.mean_tally(counts, 1, 'coin')[1]
     Array(1., dtype=float32)
   """
-  present = jnp.float32(n)
+  wide = jnp.result_type(float)  # f64 leaves want all of its digits
+  present = jnp.asarray(n, wide)
   if counts.whole:
     # a plane of a count by worker is all ones or all zeros: its first bit
     one = tuple(plane & np.uint32(1) for plane in counts.whole)
-    present = sum(p[0, 0].astype(jnp.float32) * 2**j for j, p in enumerate(one))
+    present = sum(p[0, 0].astype(wide) * 2**j for j, p in enumerate(one))
   share = jnp.where(present > 0, 1 / jnp.maximum(present, 1), 0)
   if zeros == 'exact':
     return Tally(1, counts.elements, n), share

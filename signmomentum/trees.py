@@ -13,6 +13,7 @@ number of leaves. A bucket is a grid of words ``[rows, 128]``, 4096 elements or
 
 from collections.abc import Callable, Sequence
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -115,18 +116,26 @@ class Bucket:
     Returns:
       the leaves.
     """
+    rest = _planes(lambda plane: self._rest(plane), tally)
+    joint = functools.cache(
+      lambda dtype: signs.decode(rest, scale, dtype).reshape(-1)
+    )
     results = []
     for leaf, array in zip(self.leaves, like, strict=True):
-      planes = tuple(self._words(leaf, plane) for plane in tally.planes)
-      offset = tally.offset
-      if not isinstance(offset, int):
-        offset = tuple(self._words(leaf, plane) for plane in offset)
-      numbers = signs.decode(
-        signs.Tally(tally.weight, planes, offset), scale, array.dtype
-      )
-      numbers = numbers.reshape(-1)[: leaf.size].reshape(array.shape)
+      if leaf.groups:
+        words = _planes(
+          lambda plane, leaf=leaf: self._words(leaf, plane), tally
+        )
+        numbers = signs.decode(words, scale, array.dtype).reshape(-1)
+      else:
+        numbers = joint(array.dtype)[leaf.block * signs.BLOCK :]
+      numbers = numbers[: leaf.size].reshape(array.shape)
       results.append(_sharded_like(numbers, array))
     return results
+
+  def _rest(self, plane: jax.Array) -> jax.Array:
+    """The joint rest in a plane ``[rows, 128]`` or ``[rows, 1]``."""
+    return plane[self.whole :] if plane.shape[0] == self.rows else plane
 
   def _words(self, leaf: _Leaf, plane: jax.Array) -> jax.Array:
     """A leaf's words of a plane of the grid ``[rows, 128]`` or ``[rows, 1]``.
@@ -141,7 +150,7 @@ class Bucket:
     words = plane[leaf.row : leaf.row + leaf.rows].reshape(-1, columns)
     if not leaf.blocks:
       return words
-    rest = bits.unpack(plane[self.whole :])
+    rest = bits.unpack(self._rest(plane))
     rest = rest[leaf.block : leaf.block + leaf.blocks]
     fill = bits.WORD * leaf.columns // signs.BLOCK - leaf.blocks
     rest = jnp.pad(rest, ((0, fill), (0, 0))).reshape(bits.WORD, columns)
@@ -218,6 +227,13 @@ def split(tree: Any) -> tuple[list[jax.Array], Callable[[list], Any]]:
     return jax.tree.unflatten(treedef, result)
 
   return [jnp.asarray(everything[i]) for i in floating], rebuild
+
+
+def _planes(fn: Callable, tally: signs.Tally) -> signs.Tally:
+  """Applies a function to every plane of a tally."""
+  return jax.tree.map(
+    lambda plane: plane if isinstance(plane, int) else fn(plane), tally
+  )
 
 
 def _gathered(array: jax.Array) -> jax.Array:

@@ -2,7 +2,7 @@
 
 A leaf of the training state either differs between workers, and is stored as
 ``[workers, ...]``, or is the same on all of them, and is stored once.
-``varying`` finds out which; the executors do not take its word: ``vmap`` with
+``layout`` finds out which; the executors do not take its word: ``vmap`` with
 ``out_axes=None`` and ``shard_map`` with ``check_vma=True`` refuse a shared
 output that is not provably shared.
 """
@@ -15,9 +15,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from signmomentum import collectives
-from signmomentum import varying as flow
-from signmomentum.varying import WorkerState
+from signmomentum import collectives, layout
 
 
 class Workers:
@@ -82,7 +80,7 @@ class Workers:
 
   def init(
     self, tx: optax.GradientTransformation, params: optax.Params
-  ) -> WorkerState:
+  ) -> layout.WorkerState:
     """The state in which all workers start from the same parameters.
 
     Args:
@@ -92,11 +90,11 @@ class Workers:
     Returns:
       the state; per-worker leaves ``[workers, ...]``, shared leaves once.
     """
-    marks = flow.worker_varying(tx, params, self.axis_name)
+    marks = layout.worker_varying(tx, params, self.axis_name)
     varying = tuple(jax.tree.leaves(marks))
 
     def start(params):
-      state = WorkerState(params, tx.init(params), varying)
+      state = layout.WorkerState(params, tx.init(params), varying)
       leaves, treedef = jax.tree.flatten(state)
       leaves = [
         jnp.broadcast_to(leaf, (self.count, *jnp.shape(leaf))) if own else leaf
@@ -110,29 +108,35 @@ class Workers:
       return jax.jit(start)(params)
 
   def step(
-    self, fn: Callable[[WorkerState, Any], tuple[WorkerState, Any]]
-  ) -> Callable[[WorkerState, Any], tuple[WorkerState, Any]]:
+    self,
+    fn: Callable[..., tuple[layout.WorkerState, Any]],
+  ) -> Callable[..., tuple[layout.WorkerState, Any]]:
     """Compiles a one-worker step for all workers.
 
     Args:
-      fn: takes a worker's view of the state and its inputs, and returns the new
-        state and any outputs. It may communicate over the axis.
+      fn: takes a worker's view of the state, its inputs, and whatever else is
+        the same for all workers, such as a step count; returns the new state
+        and any outputs. It may communicate over the axis.
 
     Returns:
-      a ``jax.jit`` function of the state of all workers and inputs
-      ``[workers, ...]``, which returns the new state and outputs
-      ``[workers, ...]``. It reuses the buffers of the state it is given.
+      a ``jax.jit`` function of the state of all workers, inputs
+      ``[workers, ...]``, and further arguments which are passed on as they are;
+      it returns the new state and outputs ``[workers, ...]``. It reuses the
+      buffers of the state it is given.
 
     Raises:
       ValueError: from the first call, a leaf that is stored once would differ
         between workers.
     """
 
-    def run(state: WorkerState, inputs: Any) -> tuple[WorkerState, Any]:
+    def run(
+      state: layout.WorkerState, inputs: Any, *shared: Any
+    ) -> tuple[layout.WorkerState, Any]:
       leaves, treedef = jax.tree.flatten(state)
 
-      def one_worker(leaves, inputs):
-        new, outputs = fn(jax.tree.unflatten(treedef, leaves), inputs)
+      def one_worker(leaves, inputs, shared):
+        view = jax.tree.unflatten(treedef, leaves)
+        new, outputs = fn(view, inputs, *shared)
         new_leaves, new_treedef = jax.tree.flatten(new)
         if new_treedef != treedef:
           raise ValueError(
@@ -143,7 +147,9 @@ class Workers:
 
       mapped = self._vmap if self.mesh is None else self._shard_map
       try:
-        new_leaves, outputs = mapped(one_worker, state.varying)(leaves, inputs)
+        new_leaves, outputs = mapped(one_worker, state.varying)(
+          leaves, inputs, shared
+        )
       except ValueError as error:
         error.add_note(
           'Workers.step: if this is about out_axes or out_specs, the function'
@@ -160,7 +166,7 @@ class Workers:
     axes = [0 if own else None for own in varying]
     return jax.vmap(
       fn,
-      in_axes=(axes, 0),
+      in_axes=(axes, 0, None),
       out_axes=(axes, 0),
       axis_name=self.axis_name,
       axis_size=self.count,
@@ -169,12 +175,13 @@ class Workers:
   def _shard_map(self, fn: Callable, varying: tuple[bool, ...]) -> Callable:
     one, all_workers = jax.P(), jax.P(self.axis_name)
 
-    def local(leaves, inputs):
+    def local(leaves, inputs, shared):
       leaves = [
         leaf[0] if own else leaf
         for leaf, own in zip(leaves, varying, strict=True)
       ]
-      leaves, outputs = fn(leaves, jax.tree.map(lambda x: x[0], inputs))
+      inputs = jax.tree.map(lambda x: x[0], inputs)
+      leaves, outputs = fn(leaves, inputs, shared)
       outputs = collectives.as_local(outputs, self.axis_name)
       leaves = [
         leaf[None] if own else leaf
@@ -186,16 +193,16 @@ class Workers:
     mapped = jax.shard_map(
       local,
       mesh=self.mesh,
-      in_specs=(specs, all_workers),
+      in_specs=(specs, all_workers, one),
       out_specs=(specs, all_workers),
       axis_names={self.axis_name},
     )
 
-    def run(leaves, inputs):
+    def run(leaves, inputs, shared):
       # an explicit mesh takes no input that lies elsewhere; others move it
-      return mapped(
-        leaves, jax.tree.map(lambda x: self._placed(x, True), inputs)
-      )
+      inputs = jax.tree.map(lambda x: self._placed(x, True), inputs)
+      shared = jax.tree.map(lambda x: self._placed(x, False), shared)
+      return mapped(leaves, inputs, shared)
 
     return run
 

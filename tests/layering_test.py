@@ -20,7 +20,7 @@ LAYERS = (
   ('bits',),
   ('signs',),
   ('trees', 'messages', 'collectives'),
-  ('momentum', 'aggregate', 'compress', 'feedback', 'outer'),
+  ('momentum', 'aggregate', 'compress', 'feedback', 'outer', 'layout'),
   ('local_steps', 'workers'),
   ('optimizers',),
 )
@@ -51,6 +51,8 @@ COLLECTIVES = {
 }
 # Types read as words of the language; everything else shows its module.
 MEMBERS_ALLOWED = {'typing', 'collections.abc'}
+# The package has this function under the name of its module.
+SHADOWING = {'signmomentum.local_steps.local_steps'}
 
 
 def _imports(tree):
@@ -106,6 +108,7 @@ def _members(tree):
     for module, member in _imports(tree)
     if member and module not in MEMBERS_ALLOWED
     if not _is_module(f'{module}.{member}')
+    if f'{module}.{member}' not in SHADOWING
   ]
 
 

@@ -1,0 +1,310 @@
+"""What workers get back: votes and means, zeros and ties, who is there."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import signmomentum as sm
+
+VOTES = [sm.aggregate_by_majority_vote, sm.aggregate_by_sign_mean]
+SIZES = [0, 1, 7, 8, 9, 31, 32, 33, 127, 128, 129, 1000]
+
+
+def _aggregate(tx, updates, present=None, steps=1):
+  """Aggregates updates with a leading axis; all workers get the same."""
+
+  def worker(updates, present):
+    state = tx.init(updates)
+    results = []
+    for _ in range(steps):
+      result, state = tx.update(updates, state, present=present)
+      results.append(result)
+    return jax.tree.map(lambda *r: jnp.stack(r), *results)
+
+  axes = (0, None if present is None else 0)
+  run = jax.vmap(worker, axes, None, axis_name='workers')
+  result = jax.jit(run)(updates, None if present is None else np.array(present))
+  return jax.tree.map(lambda r: np.asarray(r[0] if steps == 1 else r), result)
+
+
+def _tree(n, seed):
+  """Numbers of which a third are zero, some of them negative zero."""
+  rng = np.random.default_rng(seed)
+
+  def leaf(shape):
+    return (rng.integers(-1, 2, (n, *shape)) * -0.5).astype(np.float32)
+
+  shapes = {f'size {size}': (size,) for size in SIZES}
+  shapes |= {'scalar': (), 'matrix': (40, 256), 'empty': (3, 0, 2)}
+  return {name: leaf(shape) for name, shape in shapes.items()}
+
+
+@pytest.mark.parametrize('n', range(1, 10))
+def test_exact_votes_equal_the_dense_ones_element_by_element(n):
+  tree = _tree(n, seed=n)
+  vote = _aggregate(sm.aggregate_by_majority_vote('workers', 'exact'), tree)
+  mean = _aggregate(sm.aggregate_by_sign_mean('workers', 'exact'), tree)
+  for name, leaf in tree.items():
+    total = np.sign(leaf).sum(0)
+    np.testing.assert_array_equal(vote[name], np.sign(total), err_msg=name)
+    np.testing.assert_allclose(mean[name], total / n, rtol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize('n', [127, 128, 255, 256, 300])
+def test_counts_are_right_for_many_workers(n):
+  rng = np.random.default_rng(n)
+  updates = rng.choice([-1, 0, 1], (n, 70)).astype(np.float32)
+  updates[:, 0] = 1  # the largest count
+  updates[:, 1] = -1
+  for dtype in (jnp.float32, jnp.bfloat16):
+    leaf = jnp.asarray(updates, dtype)
+    mean = _aggregate(sm.aggregate_by_sign_mean('workers', 'exact'), leaf)
+    assert mean.dtype == dtype
+    expected = jnp.asarray(updates.sum(0) / n, dtype)  # rounded once
+    np.testing.assert_allclose(
+      mean.astype(np.float32), np.asarray(expected, np.float32), rtol=1e-6
+    )
+  vote = _aggregate(sm.aggregate_by_majority_vote('workers', 'exact'), updates)
+  np.testing.assert_array_equal(vote, np.sign(updates.sum(0)))
+
+
+@pytest.mark.parametrize('zeros', ['block', 'coin'])
+@pytest.mark.parametrize('n', [1, 2, 3, 8])
+def test_one_bit_votes_equal_the_dense_ones_where_nothing_is_zero(n, zeros):
+  tree = jax.tree.map(lambda x: np.where(x == 0, 1, x), _tree(n, seed=n))
+  vote = _aggregate(sm.aggregate_by_majority_vote('workers', zeros), tree)
+  mean = _aggregate(sm.aggregate_by_sign_mean('workers', zeros), tree)
+  for name, leaf in tree.items():
+    total = np.sign(leaf).sum(0)
+    decided = total != 0
+    np.testing.assert_array_equal(
+      vote[name][decided], np.sign(total)[decided], err_msg=name
+    )
+    assert (np.abs(vote[name]) == 1).all(), name
+    np.testing.assert_allclose(mean[name], total / n, rtol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize('zeros', ['block', 'exact'])
+@pytest.mark.parametrize('n', [3, 4])
+def test_an_idle_leaf_stays_bit_identical_for_1000_steps(n, zeros):
+  """Zero gradient and zero momentum, also as -0.0, beside a leaf that moves."""
+  tx = sm.distributed_lion(1e-2, weight_decay=0.0, zeros=zeros)
+  params = {'idle': jnp.linspace(-1, 1, 130), 'moves': jnp.zeros(3)}
+
+  def worker(index):
+    gradients = {
+      'idle': jnp.where(index % 2, -0.0, 0.0) * jnp.ones(130),
+      'moves': jnp.ones(3),
+    }
+
+    def step(_, carry):
+      params, state = carry
+      updates, state = tx.update(gradients, state, params)
+      return optax.apply_updates(params, updates), state
+
+    carry = params, sm_local(tx.init(params))
+    return jax.lax.fori_loop(0, 1000, step, carry)[0]
+
+  def sm_local(state):
+    return sm.as_local(state, 'workers')
+
+  run = jax.jit(jax.vmap(worker, 0, None, axis_name='workers'))
+  after = run(jnp.arange(n))
+  np.testing.assert_array_equal(after['idle'], params['idle'])
+  np.testing.assert_allclose(after['moves'], -10.0, rtol=1e-3)
+
+
+def test_two_against_two():
+  """A tie: exactly zero, or a coin that is fair, shared and reproducible."""
+  updates = np.ones((4, 4096), np.float32) * [[1], [1], [-1], [-1]]
+  exact = _aggregate(sm.aggregate_by_majority_vote('workers', 'exact'), updates)
+  assert (exact == 0).all()
+  for zeros in ('block', 'coin'):
+    tx = sm.aggregate_by_majority_vote('workers', zeros, seed=3)
+    coins = _aggregate(tx, updates, steps=2)  # out_axes=None: shared
+    assert (np.abs(coins) == 1).all()
+    # 8192 coins: 5 standard errors are 5 / sqrt(8192)
+    assert abs(coins.mean()) < 0.056
+    assert abs((coins[0] * coins[1]).mean()) < 5 / np.sqrt(4096)
+    np.testing.assert_array_equal(coins, _aggregate(tx, updates, steps=2))
+    other = sm.aggregate_by_majority_vote('workers', zeros, seed=4)
+    assert (coins[0] != _aggregate(other, updates)).any()
+
+
+def test_a_zero_in_a_block_that_moves_gets_each_workers_own_coin():
+  updates = np.zeros((3, 4096), np.float32)
+  updates[:, ::128] = 1.0  # one element of each block
+  for zeros in ('block', 'coin'):
+    mean = _aggregate(sm.aggregate_by_sign_mean('workers', zeros), updates)
+    assert (mean[::128] == 1).all()
+    coins = np.delete(mean, np.s_[::128])
+    # the mean of three independent coins takes all four values
+    assert len(np.unique(coins)) == 4
+    assert abs(coins.mean()) < 5 / np.sqrt(3 * coins.size)
+
+
+def test_a_worker_that_abstains_is_not_counted():
+  """Two of five are for plus and one for minus; two have nothing to say."""
+  updates = np.ones((5, 256), np.float32) * [[1], [1], [-1], [0], [0]]
+  for zeros in ('block', 'exact'):
+    vote = _aggregate(sm.aggregate_by_majority_vote('workers', zeros), updates)
+    assert (vote == 1).all(), zeros
+    mean = _aggregate(sm.aggregate_by_sign_mean('workers', zeros), updates)
+    np.testing.assert_allclose(mean, 0.2, rtol=1e-6)  # of all five
+
+
+@pytest.mark.parametrize('zeros', ['block', 'exact', 'coin'])
+def test_those_present_decide(zeros):
+  updates = np.ones((4, 300), np.float32) * [[3], [1], [-9], [-9]]
+  updates[2] = np.nan  # who is absent may hold anything
+  vote = sm.aggregate_by_majority_vote('workers', zeros)
+  sign_mean = sm.aggregate_by_sign_mean('workers', zeros)
+  mean = sm.aggregate_by_mean('workers')
+  some = [True, True, False, True]
+  assert (_aggregate(vote, updates, some) == 1).all()
+  np.testing.assert_allclose(_aggregate(sign_mean, updates, some), 1 / 3)
+  np.testing.assert_allclose(_aggregate(mean, updates, some), -5 / 3)
+  for tx in (vote, sign_mean, mean):
+    assert (_aggregate(tx, updates, [False] * 4) == 0).all()
+  updates[2] = 1.0
+  everybody = [True] * 4
+  assert (_aggregate(vote, updates, everybody) == 1).all()
+  np.testing.assert_allclose(_aggregate(sign_mean, updates, everybody), 0.5)
+  np.testing.assert_allclose(_aggregate(mean, updates, everybody), -1.0)
+  ties = _aggregate(vote, updates, [True, False, False, True])
+  assert (ties == 0).all() if zeros == 'exact' else (np.abs(ties) == 1).all()
+
+
+def test_a_step_without_anybody_changes_nothing_at_all():
+  tx = sm.distributed_lion(
+    optax.linear_schedule(1.0, 0.0, 10), weight_decay=0.5
+  )
+  params = jnp.array([1.0, 2.0])
+  workers = sm.Workers(4)
+  state = workers.init(tx, params)
+
+  @workers.step
+  def step(state, inputs):
+    gradient, present = inputs
+    updates, opt_state = tx.update(
+      gradient, state.opt_state, state.params, present=present
+    )
+    params = optax.apply_updates(state.params, updates)
+    return state.replace(params=params, opt_state=opt_state), None
+
+  gradients = jnp.ones((4, 2))
+  state, _ = step(state, (gradients, jnp.array([True, True, False, True])))
+  before = jax.tree.map(np.array, state)
+  state, _ = step(state, (gradients, jnp.zeros(4, bool)))
+  jax.tree.map(np.testing.assert_array_equal, state, before)
+  state, _ = step(state, (gradients, jnp.ones(4, bool)))
+  assert (state.params < before.params).all()
+
+
+@pytest.mark.parametrize('vote', VOTES)
+def test_nan_counts_as_zero(vote):
+  updates = np.ones((3, 4), np.float32)
+  updates[0, 0] = np.nan
+  result = _aggregate(vote('workers', 'exact'), updates)
+  np.testing.assert_allclose(result[1:], 1.0)
+  assert np.isfinite(result).all()
+  assert result[0] > 0
+
+
+@pytest.mark.parametrize(
+  'dtype', [jnp.bfloat16, jnp.float16, jnp.float32, jnp.int32]
+)
+def test_dtypes_are_kept_and_integers_left_alone(dtype):
+  tree = {'x': jnp.ones((3, 5), dtype), 'y': jnp.ones((3, 2)), 'none': None}
+  for tx in (
+    sm.aggregate_by_mean('workers'),
+    sm.aggregate_by_majority_vote('workers'),
+    sm.aggregate_by_sign_mean('workers'),
+  ):
+    run = jax.vmap(
+      lambda u, tx=tx: tx.update(u, tx.init(u))[0], axis_name='workers'
+    )
+    result = run(tree)
+    assert result['x'].dtype == dtype
+    assert result['none'] is None
+    np.testing.assert_array_equal(result['x'], tree['x'])
+
+
+def test_float64_keeps_its_dtype():
+  with jax.enable_x64(True):
+    updates = np.array([[1.0], [1.0], [-4.0]])
+    vote = _aggregate(sm.aggregate_by_sign_mean('workers'), updates)
+    assert vote.dtype == np.float64
+    np.testing.assert_allclose(vote, 1 / 3, rtol=1e-7)
+
+
+def test_float0_leaves_are_left_alone():
+  def worker(x):
+    params = {'w': x, 'step': jnp.int32(1)}
+    loss = lambda p: jnp.sum(p['w'] ** 2)  # noqa: E731
+    gradients = jax.grad(loss, allow_int=True)(params)
+    tx = sm.distributed_lion(0.1, weight_decay=0.0)
+    updates, _ = tx.update(gradients['w'], tx.init(x), x)
+    tx = optax.chain(
+      sm.lion_momentum(), sm.aggregate_by_majority_vote('workers')
+    )
+    everything, _ = tx.update(gradients, tx.init(params), params)
+    assert everything['step'].dtype == jax.dtypes.float0
+    return updates, everything['w']
+
+  update, vote = jax.vmap(worker, axis_name='workers')(jnp.ones((3, 2)))
+  np.testing.assert_allclose(update, -0.1 * np.ones((3, 2)), rtol=1e-6)
+  np.testing.assert_array_equal(vote, np.ones((3, 2)))
+
+
+def test_a_bf16_wire_rounds_what_travels():
+  updates = np.array([[1.0], [1.0 + 2.0**-10]], np.float32)
+  tx = sm.aggregate_by_mean('workers', wire_dtype=jnp.bfloat16)
+  result = _aggregate(tx, updates)
+  assert result.dtype == np.float32
+  np.testing.assert_array_equal(result, [1.0])
+
+
+def test_bad_arguments_are_refused_when_built():
+  for vote in VOTES:
+    with pytest.raises(ValueError, match="'block', 'exact', 'coin'"):
+      vote('workers', zeros='fair')
+    with pytest.raises(ValueError, match='seed must be'):
+      vote('workers', seed=-1)
+    with pytest.raises(ValueError, match='seed must be'):
+      vote('workers', seed=0.5)
+  with pytest.raises(ValueError, match='wire_dtype must be a floating'):
+    sm.aggregate_by_mean('workers', wire_dtype=jnp.int8)
+  with pytest.raises(ValueError, match=r"\['majority_vote', 'sign_mean'\]"):
+    sm.distributed_lion(0.1, aggregation='mean')
+  with pytest.raises(ValueError, match=r"\['majority_vote', 'mean'\]"):
+    sm.distributed_sign_momentum(
+      optax.sgd(0.1), 0.1, 2, aggregation='sign_mean'
+    )
+
+
+def test_complex_is_refused_with_its_path():
+  with pytest.raises(TypeError, match=r"\['w'\].*complex64"):
+    _aggregate(
+      sm.aggregate_by_majority_vote('workers'),
+      {'w': np.ones((2, 3), np.complex64)},
+    )
+
+
+@pytest.mark.parametrize('vote', VOTES)
+def test_memory_of_a_vote_over_ten_million_parameters(vote):
+  """At most 2 bytes of temporaries a parameter; unpacked votes need 32."""
+  count = 10_000_000
+  mesh = jax.make_mesh((8,), ('workers',), (jax.sharding.AxisType.Auto,))
+  tx = vote('workers')
+
+  @jax.jit
+  @jax.shard_map(mesh=mesh, in_specs=jax.P('workers'), out_specs=jax.P())
+  def run(updates):
+    return tx.update(updates[0], tx.init(updates[0]))[0]
+
+  updates = jax.ShapeDtypeStruct((8, count), jnp.float32)
+  memory = run.lower(updates).compile().memory_analysis()
+  assert 0 < memory.temp_size_in_bytes <= 2 * count
