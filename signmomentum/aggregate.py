@@ -65,7 +65,7 @@ def aggregate_by_mean(
   def update_fn(updates, state, params=None, *, present=None, **extra_args):
     del params, extra_args
     leaves, rebuild = trees.split(updates)
-    collectives.require_own(leaves, axis_name, 'aggregate_by_mean')
+    collectives.require_own(updates, axis_name, 'aggregate_by_mean')
     if present is None:
       number = collectives.worker_count(axis_name)
     else:
@@ -235,7 +235,7 @@ def _aggregate_by_vote(
   def update_fn(updates, state, params=None, *, present=None, **extra_args):
     del params, extra_args
     leaves, rebuild = trees.split(updates)
-    collectives.require_own(leaves, axis_name, who)
+    collectives.require_own(updates, axis_name, who)
     new_state = AggregateByVoteState(count=optax.safe_increment(state.count))
     bucket = trees.plan(leaves)
     if not bucket.rows:  # nothing to send; empty leaves are the same for all

@@ -19,7 +19,6 @@ from typing import Any
 import jax
 from jax.extend import core
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from signmomentum import collectives
@@ -99,7 +98,9 @@ def worker_varying(
   def update(state, floats):
     own = iter(floats)
     gradients = jax.tree.map(
-      lambda p: next(own) if _is_floating(p) else _no_gradient(p), params
+      # what moves an integer is no gradient: let it be something to add
+      lambda p: next(own) if _is_floating(p) else jnp.zeros(p.shape, p.dtype),
+      params,
     )
     updates, opt_state = tx.update(
       gradients, state.opt_state, state.params, **extra_args
@@ -237,7 +238,3 @@ def _jaxprs(params: dict[str, Any]) -> list[core.Jaxpr]:
 
 def _is_floating(leaf) -> bool:
   return jnp.issubdtype(leaf.dtype, jnp.inexact)
-
-
-def _no_gradient(leaf) -> np.ndarray:
-  return np.zeros(leaf.shape, jax.dtypes.float0)

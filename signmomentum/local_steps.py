@@ -146,7 +146,9 @@ def local_steps(
     updates, state, params=None, *, sync=None, present=None, **extra_args
   ):
     if params is None:
-      raise ValueError(optax.NO_PARAMS_MSG)
+      raise ValueError(
+        'local_steps: update needs the params: tx.update(updates, state, params).'
+      )
     if not (sync is None or isinstance(sync, bool)):
       raise TypeError(
         f'local_steps: sync must be a Python bool or None, not {type(sync)}: it'

@@ -1,0 +1,204 @@
+"""Executors, and which leaves they store for each worker."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import signmomentum as sm
+
+AXIS = jax.sharding.AxisType
+
+
+def _mesh(count, axis_type=AXIS.Auto):
+  return jax.make_mesh(
+    (count,), ('workers',), (axis_type,), devices=jax.devices()[:count]
+  )
+
+
+def test_what_differs_is_found():
+  params = {'w': jnp.zeros((2, 3)), 'b': jnp.zeros(3)}
+  tx = sm.distributed_sign_momentum(optax.adamw(0.1), 0.1, 3)
+  marks = sm.worker_varying(tx, params)
+  state = marks.opt_state
+  each, none = {'w': True, 'b': True}, {'w': False, 'b': False}
+  assert marks.params == each
+  assert (state.inner[0].mu, state.inner[0].nu) == (each, each)
+  assert state.inner[0].count is False
+  assert state.anchor == none
+  assert state.outer[1][0].mu == none
+  assert (state.count, state.place, state.rate) == (False, False, False)
+
+
+def test_what_differs_in_part_of_a_tree():
+  """Two groups of leaves, one voted on and one averaged now and then."""
+  tx = optax.partition(
+    {
+      'vote': sm.distributed_lion(0.1),
+      'local': sm.diloco(optax.sgd(0.1), sync_every=2),
+    },
+    {'w': 'vote', 'b': 'local'},
+  )
+  marks = sm.worker_varying(tx, {'w': jnp.zeros(2), 'b': jnp.zeros(2)})
+  assert marks.params == {'w': False, 'b': True}
+
+
+def test_what_differs_through_loops_and_branches():
+  def update(updates, state, params=None):
+    del params
+    loop = jax.lax.fori_loop(0, 3, lambda _, c: c + updates, state['loop'])
+    scan, _ = jax.lax.scan(lambda c, x: (c * x, None), state['scan'], updates)
+    branch = jax.lax.cond(
+      updates[0] > 0, lambda: state['branch'] + 1, lambda: state['branch']
+    )
+    once = jax.lax.cond(
+      state['count'] > 1, lambda: updates, lambda: state['once']
+    )
+    new = {
+      'loop': loop,
+      'scan': scan,
+      'branch': branch,
+      'once': once,
+      'count': state['count'] + 1,
+      'mean': jax.lax.pmean(updates, 'workers'),
+    }
+    return new['mean'], new
+
+  def init(params):
+    return {
+      'loop': jnp.zeros_like(params),
+      'scan': jnp.zeros(()),
+      'branch': jnp.zeros(()),
+      'once': jnp.zeros_like(params),
+      'count': jnp.zeros((), jnp.int32),
+      'mean': jnp.zeros_like(params),
+    }
+
+  tx = optax.GradientTransformation(init, update)
+  assert sm.worker_varying(tx, jnp.zeros(3)).opt_state == {
+    'loop': True,
+    'scan': True,
+    'branch': True,
+    'once': True,
+    'count': False,
+    'mean': False,
+  }
+
+
+@pytest.mark.parametrize('kind', ['cond', 'while_loop'])
+def test_talking_in_a_branch_of_ones_own_is_refused(kind):
+  """Under real devices this would wait for ever, so it must not be built."""
+
+  def update(updates, state, params=None):
+    del params
+    talk = lambda x: jax.lax.pmean(x, 'workers')  # noqa: E731
+    if kind == 'cond':
+      new = jax.lax.cond(updates[0] > 0, talk, lambda x: x, updates)
+    else:
+      new = jax.lax.while_loop(lambda x: x[0] > 0, talk, updates)
+    return new, state
+
+  tx = optax.GradientTransformation(lambda _: optax.EmptyState(), update)
+  with pytest.raises(ValueError, match=f'lax.{kind} whose condition differs'):
+    sm.worker_varying(tx, jnp.zeros(3))
+  with pytest.raises(ValueError, match='leaves the others waiting'):
+    sm.Workers(2).init(tx, jnp.zeros(3))
+
+
+def test_a_branch_that_all_take_alike_is_fine():
+  tx = optax.conditionally_mask(
+    sm.distributed_lion(0.1), should_transform_fn=lambda step: step % 2 == 0
+  )
+  assert sm.worker_varying(tx, jnp.zeros(3)).params is False
+
+
+@pytest.mark.parametrize('axis_type', [AXIS.Auto, AXIS.Explicit])
+def test_state_lies_where_it_belongs(axis_type):
+  mesh = _mesh(4, axis_type)
+  state = sm.Workers(4, mesh).init(sm.distributed_lion(0.1), jnp.zeros((6, 2)))
+  mu = state.opt_state[0].mu
+  assert mu.shape == (4, 6, 2)
+  assert {s.data.shape for s in mu.addressable_shards} == {(1, 6, 2)}
+  assert state.params.shape == (6, 2)
+  assert state.params.sharding.is_fully_replicated
+
+
+def test_workers_on_islands_keep_a_model_sharded():
+  """Each worker is two devices, which hold half of the model each."""
+  mesh = jax.make_mesh((4, 2), ('workers', 'model'), (AXIS.Explicit,) * 2)
+  spread = jax.NamedSharding(mesh, jax.P(None, 'model'))
+  params = jax.device_put(jnp.zeros((64, 256)), spread)
+  tx = sm.distributed_lion(0.5, weight_decay=0.0)
+  workers = sm.Workers(4, mesh)
+  state = workers.init(tx, params)
+  assert state.params.sharding.spec == jax.P(None, 'model')
+  assert state.opt_state[0].mu.sharding.spec == jax.P('workers', None, 'model')
+
+  @workers.step
+  def step(state, slope):
+    local = sm.as_local(state.params)
+    gradient = jax.grad(lambda w: jnp.sum(slope * w))(local)
+    updates, opt_state = tx.update(gradient, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, updates)
+    return state.replace(params=params, opt_state=opt_state), None
+
+  state, _ = step(state, jnp.array([1.0, 1.0, 1.0, -10.0]))
+  assert state.params.sharding.spec == jax.P(None, 'model')
+  np.testing.assert_array_equal(state.params, -0.5)
+
+
+@pytest.mark.parametrize('devices', [False, True])
+def test_a_shared_leaf_that_would_differ_is_refused(devices):
+  workers = sm.Workers(4, _mesh(4) if devices else None)
+  state = workers.init(sm.distributed_lion(0.1), jnp.zeros(3))
+
+  @workers.step
+  def step(state, x):
+    return state.replace(params=state.params + x), None
+
+  with pytest.raises(ValueError, match='out_') as error:
+    step(state, jnp.arange(4.0))
+  assert 'stored once' in error.value.__notes__[0]
+
+
+def test_state_must_keep_its_structure():
+  workers = sm.Workers(2)
+  state = workers.init(sm.distributed_lion(0.1), {'a': jnp.zeros(3)})
+  step = workers.step(lambda state, _: (state.replace(params={}), None))
+  with pytest.raises(ValueError, match='structure'):
+    step(state, jnp.zeros(2))
+
+
+def test_the_second_call_compiles_nothing_and_buffers_are_reused():
+  for mesh in (None, _mesh(4)):
+    workers = sm.Workers(4, mesh)
+    tx = sm.distributed_lion(0.1)
+    state = workers.init(tx, jnp.zeros(1000))
+    calls = []
+
+    def run(state, gradient, calls=calls, tx=tx):
+      calls.append(None)
+      updates, opt_state = tx.update(gradient, state.opt_state, state.params)
+      params = optax.apply_updates(state.params, updates)
+      return state.replace(params=params, opt_state=opt_state), None
+
+    step = workers.step(run)
+    old = state
+    for _ in range(3):
+      state, _ = step(state, np.ones((4, 1000), np.float32))
+    assert len(calls) == 1
+    assert old.params.is_deleted()
+
+
+@pytest.mark.parametrize('count', [0, -1, 2.0, True])
+def test_count_must_be_a_positive_int(count):
+  with pytest.raises(ValueError, match='int of 1 or more'):
+    sm.Workers(count)
+
+
+def test_count_and_mesh_must_fit():
+  with pytest.raises(ValueError, match='size 4, but count is 2'):
+    sm.Workers(2, _mesh(4))
+  with pytest.raises(ValueError, match="none named 'islands'"):
+    sm.Workers(4, _mesh(4), axis_name='islands')
