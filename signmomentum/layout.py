@@ -107,29 +107,17 @@ def worker_varying(
     )
     return WorkerState(optax.apply_updates(state.params, updates), opt_state)
 
-  program = _trace(update, axis_name, state, floating)
+  axes = axis_name if isinstance(axis_name, tuple) else (axis_name,)
+  # the axis is bound to no devices, and how many workers there are won't matter
+  trace = jax.make_jaxpr(update, axis_env=[(axis, 2) for axis in axes])
+  program = trace(state, floating)
   treedef = jax.tree.structure(state)
   gradients = [True] * len(floating)
-  # constants of the program come before its arguments
-  constants = [False] * (
-    len(program.invars) - treedef.num_leaves - len(floating)
-  )
   varying = _fixed_point(
-    lambda own: _follow(program, constants + own + gradients, axis_name),
+    lambda own: _follow(program, own + gradients, axis_name),
     [False] * treedef.num_leaves,
   )
   return jax.tree.unflatten(treedef, varying)
-
-
-def _trace(fn, axis_name, *args):
-  """The program of one worker, in which the axis is bound to no devices."""
-  axes = axis_name if isinstance(axis_name, tuple) else (axis_name,)
-  mesh = jax.sharding.AbstractMesh((2,) * len(axes), axes)
-  mapped = jax.shard_map(
-    fn, mesh=mesh, in_specs=jax.P(), out_specs=jax.P(), check_vma=False
-  )
-  (equation,) = jax.make_jaxpr(mapped)(*args).eqns
-  return equation.params['jaxpr']
 
 
 def _follow(jaxpr, varying: list[bool], axis_name) -> list[bool]:

@@ -202,3 +202,13 @@ def test_count_and_mesh_must_fit():
     sm.Workers(2, _mesh(4))
   with pytest.raises(ValueError, match="none named 'islands'"):
     sm.Workers(4, _mesh(4), axis_name='islands')
+
+
+@pytest.mark.parametrize('axis_type', [AXIS.Auto, AXIS.Explicit])
+def test_any_mesh_may_be_set_around(axis_type):
+  tx = sm.distributed_lion(0.5, weight_decay=0.0)
+  mesh = _mesh(4, axis_type)
+  with jax.set_mesh(mesh):
+    for workers in (sm.Workers(4, mesh), sm.Workers(3)):
+      state = workers.init(tx, jnp.zeros(5))
+      assert state.opt_state[0].mu.shape == (workers.count, 5)
