@@ -159,6 +159,8 @@ def local_steps(
       updates, state.inner, params, **extra_args
     )
     updates = collectives.as_local(updates, axis_name)
+    # gradients may be of another dtype, and both branches give the wider one
+    updates = jax.tree.map(_widened, updates, params)
     updates = _from_anchor(updates, params, state)
     rate = learning_rate
     if rate is None:
@@ -205,7 +207,12 @@ def local_steps(
       held = functools.partial(jnp.where, go)
       anchor = jax.tree.map(held, anchor, state.anchor)
       outer_state = jax.tree.map(held, outer_state, state.outer)
-    updates = jax.tree.map(_difference, anchor, params)
+    updates = jax.tree.map(
+      lambda a, p, u: _difference(_widened(a, u), _widened(p, u)),
+      anchor,
+      params,
+      updates,
+    )
     return collectives.as_local(updates, axis_name), state._replace(
       place=jnp.zeros_like(state.place),
       rate=jnp.zeros_like(state.rate),
@@ -264,6 +271,13 @@ def _from_anchor(updates, params, state: LocalStepsState):
 
 def _difference(a, b):
   return a - b if _inexact(a) else jnp.zeros_like(a)
+
+
+def _widened(a, b):
+  """The first, in the wider of two floating dtypes."""
+  if not (_inexact(a) and _inexact(b)):
+    return a
+  return a.astype(jnp.promote_types(a.dtype, b.dtype))
 
 
 def _scale(tree, factor):

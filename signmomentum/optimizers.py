@@ -87,8 +87,7 @@ def distributed_lion(
     optax.chain(
       momentum.lion_momentum(b1, b2, mu_dtype),
       vote(axis_name, zeros, seed),
-      optax.add_decayed_weights(weight_decay, mask),
-      optax.scale_by_learning_rate(learning_rate),
+      *_step(learning_rate, weight_decay, mask),
     ),
     axis_name,
   )
@@ -151,8 +150,7 @@ def distributed_signum(
     optax.chain(
       momentum.lion_momentum(beta, beta, mu_dtype),
       vote(axis_name, zeros, seed),
-      optax.add_decayed_weights(weight_decay, mask),
-      optax.scale_by_learning_rate(learning_rate),
+      *_step(learning_rate, weight_decay, mask),
     ),
     axis_name,
   )
@@ -227,8 +225,7 @@ def distributed_sign_momentum(
     step = optax.chain(
       momentum.lion_momentum(b1, b2),
       aggregate.aggregate_by_majority_vote(axis_name, zeros, seed),
-      optax.add_decayed_weights(weight_decay, mask),
-      optax.scale_by_learning_rate(outer_learning_rate),
+      *_step(outer_learning_rate, weight_decay, mask),
     )
   else:
     raise ValueError(
@@ -284,6 +281,14 @@ def diloco(
     ),
     sync_every,
     axis_name,
+  )
+
+
+def _step(learning_rate, weight_decay, mask):
+  """The end of Lion: decoupled decay and the learning rate."""
+  return (
+    optax.add_decayed_weights(weight_decay, mask),
+    optax.scale_by_learning_rate(learning_rate),
   )
 
 
