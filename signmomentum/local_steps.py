@@ -147,7 +147,7 @@ def local_steps(
   ):
     if params is None:
       raise ValueError(
-        'local_steps: update needs the params: tx.update(updates, state, params).'
+        'local_steps: update needs params: tx.update(updates, state, params).'
       )
     if not (sync is None or isinstance(sync, bool)):
       raise TypeError(

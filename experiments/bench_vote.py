@@ -1,0 +1,155 @@
+"""Measures a vote: the speed of counting, the memory of the whole.
+
+    python -m experiments.bench_vote --json=bench_vote.json
+
+1. The same packed words of 8 workers are voted on in two ways that take turns
+   in one process: bit-sliced, by full adders on whole words, into packed words
+   of where plus wins and where it ties; and unpacked, summed and signed. The
+   figures are medians. Sums are int32, as everyone writes them; a third way
+   sums in bytes, the least that can hold them.
+2. A majority vote of 8 workers on devices is compiled (not run), to see what
+   memory it needs beside the gradients and the updates.
+"""
+
+from collections.abc import Callable, Sequence
+import functools
+import json
+import pathlib
+import statistics
+import time
+from typing import Any
+
+from absl import app, flags
+import jax
+import jax.numpy as jnp
+
+from experiments import entry, provenance
+import signmomentum as sm
+from signmomentum import bits
+
+_PARAMETERS = flags.DEFINE_integer(
+  'parameters', 10_000_000, 'Parameters to count votes on.', lower_bound=4096
+)
+_MEMORY_PARAMETERS = flags.DEFINE_integer(
+  'memory_parameters', 10_000_000, 'Parameters to compile a vote on.'
+)
+_WORKERS = flags.DEFINE_integer('workers', 8, 'Voters.', lower_bound=1)
+_REPEATS = flags.DEFINE_integer('repeats', 21, 'Turns of each.', lower_bound=1)
+_SEED = flags.DEFINE_integer('seed', 0, 'Of the votes.')
+_JSON = flags.DEFINE_string('json', None, 'Where to write the figures.')
+
+
+def counting(
+  parameters: int, workers: int, repeats: int, seed: int
+) -> dict[str, float]:
+  """Compares ways to turn packed votes into a majority.
+
+  Args:
+    parameters: how many are voted on, rounded up to whole rows of words.
+    workers: number of voters.
+    repeats: how often each way has its turn.
+    seed: of the votes.
+
+  Returns:
+    parameters per second of each, and how much faster bit-sliced counting is.
+  """
+  shape = (workers, -(-parameters // 4096), 128)
+  words = jax.random.bits(jax.random.key(seed), shape, jnp.uint32)
+  ways = {
+    'bit_sliced': _bit_sliced,
+    'unpack_and_sum': functools.partial(_unpack_and_sum, dtype=jnp.int32),
+    'unpack_and_sum_bytes': functools.partial(_unpack_and_sum, dtype=jnp.int8),
+  }
+  seconds = _medians(
+    {name: jax.jit(way) for name, way in ways.items()}, words, repeats
+  )
+  voted = 32 * words[0].size
+  return {
+    **{f'{name}_parameters_per_second': voted / seconds[name] for name in ways},
+    'ratio': seconds['unpack_and_sum'] / seconds['bit_sliced'],
+    'ratio_bytes': seconds['unpack_and_sum_bytes'] / seconds['bit_sliced'],
+  }
+
+
+def temporary_bytes(parameters: int, workers: int) -> float:
+  """Bytes per parameter that a vote needs on each device for a while.
+
+  Args:
+    parameters: how many are voted on.
+    workers: number of voters, each a device.
+  """
+  auto = (jax.sharding.AxisType.Auto,)
+  devices = jax.devices()[:workers]
+  mesh = jax.make_mesh((workers,), ('workers',), auto, devices=devices)
+  tx = sm.aggregate_by_majority_vote('workers')
+  state = tx.init(jnp.zeros(()))
+  specs = jax.tree.map(lambda _: jax.P(), state)
+
+  @jax.jit
+  @jax.shard_map(
+    mesh=mesh,
+    in_specs=(jax.P('workers'), specs),
+    out_specs=(jax.P(), specs),
+  )
+  def vote(gradients, state):
+    return tx.update(gradients[0], state)
+
+  gradients = jax.ShapeDtypeStruct(
+    (workers, parameters),
+    jnp.float32,
+    sharding=jax.NamedSharding(mesh, jax.P('workers')),
+  )
+  compiled = vote.lower(gradients, state).compile()
+  return compiled.memory_analysis().temp_size_in_bytes / parameters
+
+
+def main(argv: Sequence[str]) -> None:
+  """Measures, prints and writes."""
+  del argv
+  entry.quiet()
+  entry.set_cpu_devices('simulated', _WORKERS.value)
+  figures: dict[str, Any] = {
+    'parameters': _PARAMETERS.value,
+    'memory_parameters': _MEMORY_PARAMETERS.value,
+    'workers': _WORKERS.value,
+    'repeats': _REPEATS.value,
+    'seed': _SEED.value,
+    **counting(_PARAMETERS.value, _WORKERS.value, _REPEATS.value, _SEED.value),
+    'temporary_bytes_per_parameter': temporary_bytes(
+      _MEMORY_PARAMETERS.value, _WORKERS.value
+    ),
+    'versions': provenance.versions(),
+  }
+  print(json.dumps(figures, indent=2))
+  if _JSON.value:
+    pathlib.Path(_JSON.value).write_text(json.dumps(figures, indent=2) + '\n')
+
+
+def _bit_sliced(words_NxGxC: jax.Array) -> tuple[jax.Array, jax.Array]:
+  plus = bits.count(words_NxGxC)
+  # Plus wins where twice its count is above the number of voters.
+  twice = (jnp.zeros_like(plus[0]), *plus)
+  return bits.compare(twice, bits.constant(words_NxGxC.shape[0]))
+
+
+def _unpack_and_sum(words_NxGxC: jax.Array, dtype) -> jax.Array:
+  signs = 2 * bits.unpack(words_NxGxC).astype(dtype) - 1
+  return jnp.sign(jnp.sum(signs, axis=0, dtype=dtype))
+
+
+def _medians(
+  ways: dict[str, Callable], words: jax.Array, repeats: int
+) -> dict[str, float]:
+  """Returns the median time of each way; they take turns."""
+  times = {name: [] for name in ways}
+  for repeat in range(repeats + 1):
+    for name, way in ways.items():
+      began = time.perf_counter()
+      jax.block_until_ready(way(words))
+      if repeat:  # the first turn compiles
+        times[name].append(time.perf_counter() - began)
+  return {name: statistics.median(taken) for name, taken in times.items()}
+
+
+if __name__ == '__main__':
+  app.run(main)

@@ -1,0 +1,354 @@
+"""The training loop: rounds of local steps, from a config to a table.
+
+The *round program* is compiled once. It makes the steps `start` to `stop` of a
+round, so that a run that was stopped in the middle of one goes on with the very
+same instructions, and equals the uninterrupted run bit for bit.
+"""
+
+from collections.abc import Callable
+import dataclasses
+import os
+import pathlib
+import time
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+import numpy as np
+import optax
+
+from experiments import (
+  baselines,
+  batches,
+  checkpoints,
+  errors,
+  evaluate,
+  interrupts,
+  losses,
+  methods,
+  metrics,
+  progress,
+  provenance,
+  report,
+  text,
+  traffic,
+)
+from experiments.models import gpt2
+import signmomentum as sm
+
+
+def train(
+  config: ml_collections.ConfigDict,
+  workdir: str | os.PathLike,
+  workers: str = 'simulated',
+  stop_at_step: int | None = None,
+) -> report.Summary | None:
+  """Trains, or goes on where an earlier call with this directory stopped.
+
+  SIGTERM and SIGINT end it with a checkpoint, after the round that is being
+  computed. A run that is finished shows its table again.
+
+  Args:
+    config: the experiment.
+    workdir: the run's directory.
+    workers: a key of `EXECUTORS`.
+    stop_at_step: stop there with a checkpoint, in the middle of a round if need
+      be.
+
+  Returns:
+    the summary, or None if the run stopped before its end.
+
+  Raises:
+    UserError: for a mistake in the config, the directory or the devices.
+    FloatingPointError: a loss or a gradient is not finite; the message names
+      the step and the worker.
+  """
+  _require_whole_rounds(config)
+  team = errors.lookup(EXECUTORS, workers, 'executor')(config.workers)
+  tx = optimizer(config)
+  workdir = pathlib.Path(workdir)
+  provenance.record(config, workdir)
+  summary = report.load(workdir)
+  if summary is None:
+    with interrupts.listening() as wish:
+      end = min(config.num_steps, stop_at_step or config.num_steps)
+      summary = _train(config, workdir, team, tx, end, wish)
+  if summary is not None:
+    print(report.table(summary))
+  return summary
+
+
+def _train(
+  config: ml_collections.ConfigDict,
+  workdir: pathlib.Path,
+  team: sm.Workers,
+  tx: optax.GradientTransformationExtraArgs,
+  end: int,
+  wish: interrupts.Wish,
+) -> report.Summary | None:
+  clock = _Clock()
+  tokens = text.load(config.data.corpus, config.data.tokenizer)
+  data = batches.Batches(
+    tokens.train,
+    config.data.context,
+    config.batch_size,
+    config.workers,
+    config.seed,
+  )
+  model = model_config(config, tokens.vocab_size)
+  params = gpt2.init(model, jax.random.key(config.seed))
+  bits = traffic.bits_per_parameter(
+    tx, params, config.workers, config.sync_every
+  )
+  evaluator = evaluate.Evaluator(model, tokens.validation, config.eval_tokens)
+  run_round = team.step(
+    round_program(tx, model, config.sync_every, config.seed)
+  )
+  tokens_per_step = config.workers * config.batch_size * config.data.context
+
+  # To go on where a run stopped:
+  # 1. Make the state that it began with, for structure, shapes and devices.
+  # 2. Read the newest checkpoint in its place: state, step, sums for the log.
+  # 3. Cut off what the log says of later steps.
+  # 4. Data and dropout need nothing: they are functions of seed and step.
+  state = team.init(tx, params)
+  step, sums = 0, losses.Losses()
+  store = checkpoints.Checkpoints(workdir)
+  if store.latest() is not None:
+    step, state, position = store.restore(state)
+    sums = losses.Losses(**position['losses'])
+    clock = dataclasses.replace(clock, earlier=position['seconds'])
+  log = metrics.Metrics(workdir, step)
+  bar = progress.Progress(
+    config.num_steps * tokens_per_step, step * tokens_per_step
+  )
+
+  def settle(rnd: _Round | None) -> None:
+    """Waits for the losses of a round, to show and to log them."""
+    if rnd is None:
+      return
+    nats, norms = (np.asarray(x)[:, rnd.start : rnd.stop] for x in rnd.outputs)
+    sums.add(rnd.first + rnd.start, nats, norms)
+    bar.advance((rnd.stop - rnd.start) * tokens_per_step, sums.last)
+    done = rnd.first + rnd.stop
+    if done % config.log_every == 0:
+      log.write(done, sums.pop() | measures(done))
+
+  def measures(step: int) -> dict[str, float]:
+    return {
+      'tokens': step * tokens_per_step,
+      'bits': step * bits,  # per parameter, sent by each worker
+      'seconds': clock.seconds(),
+    }
+
+  with store, log, bar:
+    in_flight = None
+    batch = data.round(step - step % config.sync_every, config.sync_every)
+    while step < end and not wish.signal:
+      first = step - step % config.sync_every
+      rnd = _Round(first, step - first, min(config.sync_every, end - first))
+      state, outputs = run_round(state, batch, *map(np.int32, rnd[:3]))
+      before, in_flight = in_flight, rnd._replace(outputs=outputs)
+      step = first + rnd.stop
+      # The host prepares the next round, and looks at the one before, while
+      # the devices compute.
+      batch = data.round(step - step % config.sync_every, config.sync_every)
+      settle(before)
+
+      if step % config.eval_every == 0:
+        settle(in_flight)
+        in_flight = None
+        loss = evaluator.nats_per_token(evaluate.shared_params(state))
+        log.write(step, {'validation_loss': loss} | measures(step))
+        bar.evaluated(loss)
+      if step % config.checkpoint_every == 0:
+        settle(in_flight)
+        in_flight = None
+        log.flush()
+        store.save(step, state, _position(sums, clock))
+    settle(in_flight)
+    log.flush()
+    store.save(step, state, _position(sums, clock))
+
+  if step < config.num_steps:
+    print(
+      f'Stopped at step {step:,} of {config.num_steps:,}'
+      f'{f" by {wish.signal}" if wish.signal else ""}, with a checkpoint. The'
+      ' same command goes on.'
+    )
+    return None
+  loss = evaluate.Evaluator(model, tokens.validation, None).nats_per_token(
+    evaluate.shared_params(state)
+  )
+  counting = baselines.compute(tokens)
+
+  def per_byte(nats):
+    return evaluate.bits_per_byte(nats, tokens.bytes_per_token)
+
+  summary = report.Summary(
+    method=config.method,
+    workers=config.workers,
+    sync_every=config.sync_every,
+    seed=config.seed,
+    steps=step,
+    parameters=sum(leaf.size for leaf in jax.tree.leaves(params)),
+    tokens=step * tokens_per_step,
+    epochs=data.epoch(step),
+    validation_loss=loss,
+    validation_bits_per_byte=per_byte(loss),
+    unigram_loss=counting.unigram,
+    unigram_bits_per_byte=per_byte(counting.unigram),
+    bigram_loss=counting.bigram,
+    bigram_bits_per_byte=per_byte(counting.bigram),
+    bits=bits,
+    all_reduce_bits=traffic.all_reduce_bits(config.workers),
+    seconds=clock.seconds(),
+    tokens_per_second=step * tokens_per_step / clock.seconds(),
+    corpus=tokens.corpus,
+    corpus_sha256=tokens.corpus_sha256,
+  )
+  report.draw(summary, workdir)
+  report.save(summary, workdir)
+  return summary
+
+
+def model_config(
+  config: ml_collections.ConfigDict, vocab_size: int
+) -> gpt2.GPT2Config:
+  """Returns the model of a config."""
+  return gpt2.GPT2Config(
+    vocab_size=vocab_size, context=config.data.context, **config.model
+  )
+
+
+def optimizer(
+  config: ml_collections.ConfigDict,
+) -> optax.GradientTransformationExtraArgs:
+  """Returns the transformation of a config."""
+  plan = methods.Plan(
+    num_steps=config.num_steps,
+    sync_every=config.sync_every,
+    decay_mask=gpt2.decay_mask,
+    seed=config.seed,
+  )
+  return methods.build(config.method, config.optimizer, plan)
+
+
+def round_program(
+  tx: optax.GradientTransformationExtraArgs,
+  model: gpt2.GPT2Config,
+  sync_every: int,
+  seed: int,
+) -> Callable:
+  """Builds what one worker does in a round, for `Workers.step`.
+
+  Args:
+    tx: the method.
+    model: the model.
+    sync_every: local steps in a round.
+    seed: of dropout.
+
+  Returns:
+    a function of the state, the worker's tokens `[sync_every, B, L + 1]`, and,
+    the same for all workers, the round's first step and from where to where in
+    the round it shall go. It returns the state, and losses and norms of the
+    gradients, `[sync_every]` each, zero for steps that it was not to make.
+  """
+
+  def local_step(state, tokens_BxL, step):
+    key = jax.random.fold_in(jax.random.key(seed), step)
+    key = jax.random.fold_in(key, jax.lax.axis_index(methods.AXIS))
+
+    def mean_nats(params):
+      logits_BxLxV = gpt2.apply(model, params, tokens_BxL[:, :-1], key)
+      return jnp.mean(gpt2.nats(logits_BxLxV, tokens_BxL[:, 1:]))
+
+    loss, gradient = jax.value_and_grad(mean_nats)(
+      sm.as_local(state.params, methods.AXIS)
+    )
+    updates, opt_state = tx.update(gradient, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, updates)
+    state = state.replace(params=params, opt_state=opt_state)
+    return state, (loss, optax.tree.norm(gradient))
+
+  def run(state, tokens_SxBxL, first, start, stop):
+    def body(place, carry):
+      state, outputs = carry
+      state, new = local_step(state, tokens_SxBxL[place], first + place)
+      return state, jax.tree.map(lambda x, y: x.at[place].set(y), outputs, new)
+
+    nothing = sm.as_local(jnp.zeros(sync_every), methods.AXIS)
+    state, outputs = jax.lax.fori_loop(
+      start, stop, body, (state, (nothing, nothing))
+    )
+    # Added updates may miss the point that all agree on by a rounding error.
+    params = jax.tree.map(
+      lambda agreed, own: jnp.where(stop == sync_every, agreed, own),
+      sm.synchronised(state.opt_state, state.params),
+      state.params,
+    )
+    return state.replace(params=params), outputs
+
+  return run
+
+
+def _simulated(count: int) -> sm.Workers:
+  return sm.Workers(count, axis_name=methods.AXIS)
+
+
+def _on_devices(count: int) -> sm.Workers:
+  devices = jax.devices()
+  if len(devices) != count:
+    raise errors.UserError(
+      f'The config has {count} workers, but there are {len(devices)} devices'
+      f' ({devices[0].platform}), one for each worker. Set workers='
+      f'{len(devices)} in the config; on a CPU, --cpu_devices={count} makes as'
+      ' many virtual ones; or use --workers=simulated.'
+    )
+  auto = (jax.sharding.AxisType.Auto,)
+  mesh = jax.make_mesh((count,), (methods.AXIS,), auto)
+  return sm.Workers(count, mesh, methods.AXIS)
+
+
+# How workers are run: by `vmap` on one device, or by `shard_map`.
+EXECUTORS: dict[str, Callable[[int], sm.Workers]] = {
+  'simulated': _simulated,
+  'devices': _on_devices,
+}
+
+
+class _Round(NamedTuple):
+  """Steps `first + start` to `first + stop` and what comes out of them."""
+
+  first: int
+  start: int
+  stop: int
+  outputs: tuple[jax.Array, jax.Array] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Clock:
+  """Wall time of a run, earlier calls included."""
+
+  earlier: float = 0.0
+  began: float = dataclasses.field(default_factory=time.monotonic)
+
+  def seconds(self) -> float:
+    return self.earlier + time.monotonic() - self.began
+
+
+def _position(sums: losses.Losses, clock: _Clock) -> dict:
+  return {'losses': dataclasses.asdict(sums), 'seconds': clock.seconds()}
+
+
+def _require_whole_rounds(config: ml_collections.ConfigDict) -> None:
+  for field in ('num_steps', 'log_every', 'eval_every', 'checkpoint_every'):
+    value, rest = config[field], config[field] % config.sync_every
+    if value < 1 or rest:
+      below = max(value - rest, config.sync_every)
+      raise errors.UserError(
+        f'{field}={value} is not a whole number of rounds of'
+        f' sync_every={config.sync_every} steps. Near it are {below} and'
+        f' {below + config.sync_every}.'
+      )

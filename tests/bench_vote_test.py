@@ -1,0 +1,29 @@
+"""Figures of a vote that the design promises."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments import bench_vote
+from signmomentum import bits
+
+
+def test_counting_in_bits_is_ten_times_as_fast():
+  figures = bench_vote.counting(10_000_000, workers=8, repeats=7, seed=0)
+  assert figures['ratio'] >= 10
+
+
+def test_a_vote_needs_two_bytes_per_parameter():
+  assert 0 < bench_vote.temporary_bytes(10_000_000, workers=8) <= 2
+
+
+@pytest.mark.parametrize('workers', [1, 2, 7, 8])
+def test_the_ways_agree(workers):
+  words = jax.random.bits(jax.random.key(0), (workers, 3, 128), jnp.uint32)
+  plus, tie = map(bits.unpack, bench_vote._bit_sliced(words))
+  signs = 2 * plus.astype(jnp.int32) + tie.astype(jnp.int32) - 1
+  for dtype in (jnp.int32, jnp.int8):
+    np.testing.assert_array_equal(
+      signs, bench_vote._unpack_and_sum(words, dtype)
+    )

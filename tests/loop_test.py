@@ -1,0 +1,259 @@
+"""The training loop: the same run, however it is cut and whatever runs it."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from experiments import (
+  batches,
+  checkpoints,
+  errors,
+  loop,
+  metrics,
+  report,
+  traffic,
+)
+from experiments.models import gpt2
+import signmomentum as sm
+from tests import tiny
+
+# Everything random is on, and no period is a multiple of another's.
+OVERRIDES = {
+  'model.dropout': 0.2,
+  'num_steps': 24,
+  'log_every': 6,
+  'eval_every': 12,
+  'checkpoint_every': 9,
+  'optimizer.warmup_steps': 6,
+}
+METHODS = (
+  'distributed_lion_majority_vote',
+  'distributed_sign_momentum',
+  'distributed_sign_momentum_one_bit',
+)
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _compile_once(tmp_path_factory):
+  """Runs of one config share what they compile; only its time is saved."""
+  settings = {
+    'jax_compilation_cache_dir': str(tmp_path_factory.mktemp('cache')),
+    'jax_persistent_cache_min_compile_time_secs': 0,
+    'jax_persistent_cache_min_entry_size_bytes': -1,
+  }
+  before = {name: getattr(jax.config, name) for name in settings}
+  for name, value in settings.items():
+    jax.config.update(name, value)
+  yield
+  for name, value in before.items():
+    jax.config.update(name, value)
+
+
+@pytest.fixture(autouse=True)
+def _known_traffic(monkeypatch):
+  """What is sent is the matter of traffic_test, and takes a while to see."""
+  monkeypatch.setattr(traffic, 'bits_per_parameter', lambda *_: 4.0)
+
+
+def _config(method='distributed_sign_momentum', workers=4, **overrides):
+  return tiny.load(OVERRIDES | overrides, method=method, workers=workers)
+
+
+def _last_state(config, workdir):
+  """The newest checkpoint: step, leaves, position."""
+  tokens = 256
+  state = sm.Workers(config.workers).init(
+    loop.optimizer(config),
+    gpt2.init(loop.model_config(config, tokens), jax.random.key(0)),
+  )
+  with checkpoints.Checkpoints(workdir) as store:
+    step, state, position = store.restore(state)
+  return step, state, position['losses']
+
+
+def _log(workdir):
+  """All records, without the time that they took."""
+  records = metrics.read(workdir)
+  for record in records:
+    del record['seconds']
+  return records
+
+
+@pytest.mark.parametrize('method', METHODS)
+def test_a_run_in_pieces_is_the_whole_run(method, tmp_path):
+  config = _config(method)
+  whole, pieces = tmp_path / 'whole', tmp_path / 'pieces'
+  expected = loop.train(config, whole)
+  # In the middle of rounds, and of what a log point sums up.
+  for stop in (4, 8, 23):
+    assert loop.train(config, pieces, stop_at_step=stop) is None
+    assert _last_state(config, pieces)[0] == stop
+  summary = loop.train(config, pieces)
+  assert summary.validation_loss == expected.validation_loss
+  assert _log(pieces) == _log(whole)
+  assert [record['step'] for record in _log(whole)] == [6, 12, 18, 24]
+  for a, b in zip(
+    jax.tree.leaves(_last_state(config, pieces)),
+    jax.tree.leaves(_last_state(config, whole)),
+    strict=True,
+  ):
+    np.testing.assert_array_equal(a, b)
+
+
+def test_work_after_the_checkpoint_is_logged_once(tmp_path):
+  """As after a crash: the log is ahead of the newest checkpoint."""
+  config = _config()
+  loop.train(config, tmp_path, stop_at_step=9)
+  with (tmp_path / 'metrics.jsonl').open('a') as file:
+    file.write(json.dumps({'step': 12, 'train_loss': 99.0}) + '\n')
+  loop.train(config, tmp_path)
+  records = metrics.read(tmp_path)
+  assert [record['step'] for record in records] == [6, 12, 18, 24]
+  assert all(record['train_loss'] < 9 for record in records)
+
+
+def test_a_finished_run_shows_its_table_again(tmp_path, capsys, monkeypatch):
+  config = _config()
+  summary = loop.train(config, tmp_path)
+  table = capsys.readouterr().out
+  assert table == report.table(summary) + '\n'
+  monkeypatch.setattr(loop, '_train', None)  # which would have to be called
+  assert loop.train(config, tmp_path) == summary
+  assert capsys.readouterr().out == table
+  assert (tmp_path / 'curves.png').read_bytes().startswith(b'\x89PNG')
+
+
+@pytest.mark.parametrize(
+  'method, tolerance',
+  [('adamw', 1e-5), ('distributed_sign_momentum', 1e-4)],
+)
+def test_executors_agree(method, tolerance, tmp_path):
+  config = _config(method, workers=8)
+  losses = {}
+  for executor in loop.EXECUTORS:
+    loop.train(config, tmp_path / executor, executor)
+    losses[executor] = [
+      (record['train_loss'], record.get('validation_loss', 0.0))
+      for record in metrics.read(tmp_path / executor)
+    ]
+  np.testing.assert_allclose(
+    losses['devices'], losses['simulated'], rtol=tolerance
+  )
+
+
+def test_executor_and_resume_can_change_together(tmp_path):
+  config = _config('slowmo', workers=8)
+  whole = loop.train(config, tmp_path / 'whole')
+  loop.train(config, tmp_path / 'mixed', 'devices', stop_at_step=13)
+  mixed = loop.train(config, tmp_path / 'mixed', 'simulated')
+  np.testing.assert_allclose(
+    mixed.validation_loss, whole.validation_loss, rtol=1e-5
+  )
+
+
+def test_devices_are_counted(tmp_path):
+  with pytest.raises(errors.UserError, match='4 workers.*8 devices.*--cpu_dev'):
+    loop.train(_config(), tmp_path, 'devices')
+  with pytest.raises(errors.UserError, match="nearest is 'simulated'"):
+    loop.train(_config(), tmp_path, 'simulate')
+
+
+def test_nan_names_step_and_worker_and_keeps_checkpoints(tmp_path, monkeypatch):
+  poison = 255  # a byte that no text has
+  nats, draw = gpt2.nats, batches.Batches.round
+
+  def poisoned_nats(logits, targets):
+    return jnp.where(targets == poison, jnp.nan, nats(logits, targets))
+
+  def poisoned_round(self, first, steps):
+    tokens = draw(self, first, steps)
+    if first == 9:
+      tokens[2, 1, 0, 3] = poison
+    return tokens
+
+  monkeypatch.setattr(gpt2, 'nats', poisoned_nats)
+  monkeypatch.setattr(batches.Batches, 'round', poisoned_round)
+  config = _config()
+  with pytest.raises(FloatingPointError, match='worker 2 at step 10 is nan'):
+    loop.train(config, tmp_path)
+  step, state, _ = _last_state(config, tmp_path)
+  assert step == 9
+  assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(state))
+  monkeypatch.undo()
+  assert loop.train(config, tmp_path) is not None
+
+
+def test_another_config_is_refused(tmp_path):
+  loop.train(_config(), tmp_path, stop_at_step=3)
+  other = _config(**{'batch_size': 3, 'optimizer.clip': 0.5})
+  with pytest.raises(errors.UserError) as caught:
+    loop.train(other, tmp_path)
+  message = str(caught.value)
+  assert 'batch_size is 3, was 2' in message
+  assert 'optimizer.clip is 0.5, was 1.0' in message
+  assert 'seed' not in message
+
+
+@pytest.mark.parametrize(
+  'field', ['num_steps', 'log_every', 'eval_every', 'checkpoint_every']
+)
+@pytest.mark.parametrize('value, near', [(25, '24 and 27'), (0, '3 and 6')])
+def test_only_whole_rounds(field, value, near, tmp_path):
+  with pytest.raises(errors.UserError, match=f'{field}={value}.*{near}'):
+    loop.train(_config(**{field: value}), tmp_path / 'run')
+  assert not (tmp_path / 'run').exists()
+
+
+# The round program.
+
+
+def _losses(workers, dropout, pieces, mesh=None, first=6):
+  """Losses of one round on equal tokens, with parameters that stay."""
+  config = tiny.load({'model.dropout': dropout})
+  model = loop.model_config(config, vocab_size=32)
+  tx = optax.chain(sm.aggregate_by_mean('workers'), optax.sgd(0.0))
+  team = sm.Workers(workers, mesh)
+  run = team.step(loop.round_program(tx, model, 3, seed=0))
+  state = team.init(tx, gpt2.init(model, jax.random.key(0)))
+  tokens = jax.random.randint(jax.random.key(1), (1, 1, 2, 9), 0, 32)
+  tokens = np.broadcast_to(tokens, (workers, 3, 2, 9))
+  losses = np.zeros((workers, 3))
+  for start, stop in pieces:
+    state, (new, _) = run(state, tokens, first, start, stop)
+    losses[:, start:stop] = np.asarray(new)[:, start:stop]
+  return losses
+
+
+def test_dropout_differs_by_worker_and_step_and_by_nothing_else():
+  auto = (jax.sharding.AxisType.Auto,)
+  mesh = jax.make_mesh((8,), ('workers',), auto)
+  losses = _losses(8, 0.5, [(0, 3)])
+  assert len(set(losses.ravel())) == losses.size
+  later = _losses(8, 0.5, [(0, 3)], first=9)
+  assert not set(losses.ravel()) & set(later.ravel())
+  assert len(set(_losses(8, 0.0, [(0, 3)]).ravel())) == 1
+  np.testing.assert_array_equal(losses, _losses(8, 0.5, [(0, 2), (2, 3)]))
+  np.testing.assert_allclose(losses, _losses(8, 0.5, [(0, 3)], mesh), rtol=1e-5)
+
+
+def test_after_a_round_all_stand_on_the_anchor():
+  config = tiny.load()
+  model = loop.model_config(config, vocab_size=32)
+  tx = loop.optimizer(config)
+  team = sm.Workers(4)
+  run = team.step(loop.round_program(tx, model, 3, seed=0))
+  state = team.init(tx, gpt2.init(model, jax.random.key(0)))
+  tokens = jax.random.randint(jax.random.key(1), (4, 3, 2, 9), 0, 32)
+  for first in (0, 3, 6):
+    state, _ = run(state, tokens, first, 0, 3)
+    jax.tree.map(
+      lambda p, a: np.testing.assert_array_equal(
+        p, np.broadcast_to(a, p.shape)
+      ),
+      state.params,
+      sm.synchronised(state.opt_state, state.params),
+    )

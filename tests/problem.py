@@ -1,0 +1,202 @@
+"""The problem that methods are tried on, and runs of it.
+
+Each worker has a quadratic loss of its own, with noise, on a small tree of
+leaves of all kinds.
+"""
+
+import collections
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import reference
+
+import signmomentum as sm
+
+AXIS = 'workers'
+STEPS = 11  # three rounds, and a part of one
+TRACES = collections.Counter()  # of the steps of runs
+
+SHAPES = {
+  'matrix': (40, 128),  # a whole tile of 32 x 128, and a rest
+  'odd': (5, 7),
+  'bias': (9,),
+  'scalar': (),
+  'empty': (0, 3),
+  'idle': (130,),  # nobody moves it: it shows what is done with zeros
+}
+SMALL = {'odd': (5, 7), 'bias': (9,)}
+
+
+def start(shapes, dtype=np.float64):
+  """The parameters from which all start; one leaf is None."""
+  draw = np.random.default_rng(1)
+  tree = {k: draw.normal(size=s).astype(dtype) for k, s in shapes.items()}
+  return {**tree, 'none': None}
+
+
+def targets(shapes, workers, steps=STEPS):
+  """Where each worker wants to go: a tree ``[workers, ...]`` per step."""
+  draw = np.random.default_rng(2)
+  far = {k: draw.normal(size=(workers, *s)) for k, s in shapes.items()}
+
+  def at_one_step():
+    near = {k: v + draw.normal(size=v.shape) for k, v in far.items()}
+    if 'idle' in near:
+      near['idle'] *= 0
+    return {**near, 'none': None}
+
+  return [at_one_step() for _ in range(steps)]
+
+
+def gradients(params, target):
+  """Of ``(params - target)^2 / 2``; of the idle leaf, its zero target."""
+
+  def loss(params):
+    return sum(
+      jnp.sum(leaf * target[name])  # the compiler must not know that it is 0
+      if name == 'idle'
+      else jnp.sum((leaf - target[name]) ** 2) / 2
+      for name, leaf in params.items()
+      if leaf is not None
+    )
+
+  return jax.grad(loss)(params)
+
+
+def vector(tree, lead=0):
+  """All elements in one vector, after ``lead`` axes."""
+  leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
+  return np.concatenate(
+    [leaf.reshape(*leaf.shape[:lead], -1) for leaf in leaves], axis=lead
+  )
+
+
+def is_idle(shapes):
+  """Which elements of the vector belong to the idle leaf."""
+  return vector({k: np.full(s, k == 'idle') for k, s in shapes.items()})
+
+
+def vector_gradient(shapes, steps_targets):
+  """The gradient for ``reference.run``."""
+  there = [vector(tree, lead=1) for tree in steps_targets]
+  moves = ~is_idle(shapes)
+  return lambda i, t, x: moves * (x - there[t][i])
+
+
+def size(shapes):
+  return sum(math.prod(shape) for shape in shapes.values())
+
+
+# Runs.
+
+
+def one_worker_step(tx, sync=None):
+  """A training step as a user writes it; returns also its own parameters."""
+  extra = {} if sync is None else {'sync': sync}
+
+  def step(state, target):
+    own = gradients(sm.as_local(state.params), target)
+    updates, opt_state = tx.update(own, state.opt_state, state.params, **extra)
+    params = optax.apply_updates(state.params, updates)
+    return state.replace(params=params, opt_state=opt_state), params
+
+  return step
+
+
+def advance(step, state, targets):
+  """States and each worker's parameters ``[steps, workers, size]``, on host."""
+  states, trajectory = [], []
+  for target in targets:
+    state, params = step(state, target)
+    states.append(jax.device_get(state))
+    trajectory.append(vector(params, lead=1))
+  return states, np.stack(trajectory)
+
+
+def run(tx, workers, shapes, targets):
+  """From the start; with the dtype that the moment's settings have."""
+  dtype = jnp.result_type(float)
+  state = workers.init(tx, start(shapes, dtype))
+  inner = one_worker_step(tx)
+
+  def counted(state, target):
+    TRACES[step] += 1
+    return inner(state, target)
+
+  step = workers.step(counted)
+  return step, *advance(step, state, in_dtype(targets))
+
+
+def in_dtype(targets):
+  return optax.tree.cast(targets, jnp.result_type(float))
+
+
+def expected(method, shapes, workers, targets):
+  """The trajectory of a NumPy transcription."""
+  return reference.run(
+    method,
+    vector(start(shapes)),
+    vector_gradient(shapes, targets),
+    workers,
+    len(targets),
+  )
+
+
+def mesh(count, kind):
+  return jax.make_mesh(
+    (count,), (AXIS,), (kind,), devices=jax.devices()[:count]
+  )
+
+
+def run_mapped(tx, kind, targets):
+  """A trajectory over 3 devices without the help of ``sm.Workers``."""
+  start = start(SMALL)
+  leaves, treedef = jax.tree.flatten(sm.WorkerState(start, tx.init(start)))
+  own = jax.tree.leaves(sm.worker_varying(tx, start))
+  leaves = [
+    np.broadcast_to(leaf, (3, *np.shape(leaf))) if mine else leaf
+    for leaf, mine in zip(leaves, own, strict=True)
+  ]
+
+  def step(leaves, target):
+    state = jax.tree.unflatten(treedef, leaves)
+    state, params = one_worker_step(tx)(state, target)
+    return jax.tree.leaves(state), params
+
+  mapped, trajectory = mapping(kind, step, own), []
+  for target in targets:
+    leaves, params = mapped(leaves, target)
+    trajectory.append(vector(params, lead=1))
+  return np.stack(trajectory)
+
+
+def mapping(kind, step, own):
+  if kind == 'pmap':
+    axes = [0 if mine else None for mine in own]
+    return jax.pmap(step, AXIS, in_axes=(axes, 0), out_axes=(axes, 0))
+
+  def on_one_device(leaves, target):
+    leaves = [
+      leaf[0] if mine else leaf for leaf, mine in zip(leaves, own, strict=True)
+    ]
+    leaves, params = step(leaves, jax.tree.map(lambda x: x[0], target))
+    leaves = [
+      leaf[None] if mine else leaf
+      for leaf, mine in zip(leaves, own, strict=True)
+    ]
+    return leaves, jax.tree.map(lambda x: x[None], sm.as_local(params))
+
+  specs = [jax.P(AXIS) if mine else jax.P() for mine in own]
+  specs = (specs, jax.P(AXIS))
+  return jax.jit(
+    jax.shard_map(
+      on_one_device,
+      mesh=mesh(3, jax.sharding.AxisType.Auto),
+      in_specs=specs,
+      out_specs=specs,
+      check_vma=kind == 'checked',
+    )
+  )

@@ -1,0 +1,302 @@
+"""The published methods in plain NumPy, one worker after the other.
+
+Each is transcribed from its paper for one flat vector of parameters and knows
+nothing of JAX, of trees or of what travels on a wire. All arithmetic is in the
+dtype of the vector that it is given, float64 in the tests.
+
+A method has ``step(t, x, gradients)``: from the parameters ``x[i]`` of every
+worker and their gradients at the step ``t = 0, 1, ...`` to their new ones. A
+rate is a function of ``t``. Signs are the mathematical ones: sign(0) = 0.
+"""
+
+import numpy as np
+
+
+def run(method, start, gradient, workers, steps):
+  """Parameters ``[steps, workers, size]`` after each step.
+
+  Args:
+    method: one of the methods below, fresh.
+    start: the vector from which all workers start.
+    gradient: function of worker, step and that worker's parameters.
+    workers: how many.
+    steps: how many.
+  """
+  x = [start.copy() for _ in range(workers)]
+  trajectory = []
+  for t in range(steps):
+    x = method.step(t, x, [gradient(i, t, x[i]) for i in range(workers)])
+    trajectory.append(np.stack(x))
+  return np.stack(trajectory)
+
+
+def mean(vectors):
+  """Full-precision average over workers."""
+  return sum(vectors) / len(vectors)
+
+
+def majority_vote(vectors):
+  """sign(sum_i sign(v_i)), paper B's MaVo."""
+  return np.sign(sum(np.sign(v) for v in vectors))
+
+
+def sign_mean(vectors):
+  """(1/N) sum_i sign(v_i), paper B's Avg."""
+  return sum(np.sign(v) for v in vectors) / len(vectors)
+
+
+# Paper B: a vote at every step.
+
+
+class DistributedLion:
+  """Algorithm 1 of Distributed Lion; the server is ``aggregate``."""
+
+  def __init__(self, rate, b1, b2, weight_decay, aggregate):
+    self.rate, self.b1, self.b2 = rate, b1, b2
+    self.weight_decay, self.aggregate = weight_decay, aggregate
+    self.m = None
+
+  def step(self, t, x, gradients):
+    if self.m is None:
+      self.m = [np.zeros_like(g) for g in gradients]
+    deltas = []
+    for i, g in enumerate(gradients):
+      deltas.append(self.b1 * self.m[i] + (1 - self.b1) * g)
+      self.m[i] = self.b2 * self.m[i] + (1 - self.b2) * g
+    delta = self.aggregate(deltas)
+    rate = self.rate(t)
+    return [xi - rate * (delta + self.weight_decay * xi) for xi in x]
+
+
+class DistributedSignum:
+  """The vote on the momentum itself."""
+
+  def __init__(self, rate, beta, weight_decay, aggregate):
+    self.rate, self.beta = rate, beta
+    self.weight_decay, self.aggregate = weight_decay, aggregate
+    self.m = None
+
+  def step(self, t, x, gradients):
+    if self.m is None:
+      self.m = [np.zeros_like(g) for g in gradients]
+    for i, g in enumerate(gradients):
+      self.m[i] = self.beta * self.m[i] + (1 - self.beta) * g
+    delta = self.aggregate(self.m)
+    rate = self.rate(t)
+    return [xi - rate * (delta + self.weight_decay * xi) for xi in x]
+
+
+# One machine; also the base optimizers of local steps.
+
+
+class Sgd:
+  def __init__(self, rate):
+    self.rate = rate
+
+  def local(self, t, x, g):
+    return x - self.rate(t) * g
+
+
+class AdamW:
+  """Adam with decoupled decay, both corrections of the bias."""
+
+  def __init__(self, rate, b1=0.9, b2=0.999, eps=1e-8, weight_decay=1e-4):
+    self.rate, self.b1, self.b2 = rate, b1, b2
+    self.eps, self.weight_decay = eps, weight_decay
+    self.count, self.m, self.v = 0, 0.0, 0.0
+
+  def local(self, t, x, g):
+    self.count += 1
+    self.m = self.b1 * self.m + (1 - self.b1) * g
+    self.v = self.b2 * self.v + (1 - self.b2) * g * g
+    m = self.m / (1 - self.b1**self.count)
+    v = self.v / (1 - self.b2**self.count)
+    direction = m / (np.sqrt(v) + self.eps) + self.weight_decay * x
+    return x - self.rate(t) * direction
+
+
+class Lion:
+  def __init__(self, rate, b1=0.9, b2=0.99, weight_decay=1e-3):
+    self.rate, self.b1, self.b2 = rate, b1, b2
+    self.weight_decay = weight_decay
+    self.m = 0.0
+
+  def local(self, t, x, g):
+    direction = np.sign(self.b1 * self.m + (1 - self.b1) * g)
+    self.m = self.b2 * self.m + (1 - self.b2) * g
+    return x - self.rate(t) * (direction + self.weight_decay * x)
+
+
+class MeanGradient:
+  """Data parallel training: one optimizer on the mean gradient."""
+
+  def __init__(self, base):
+    self.base = base
+
+  def step(self, t, x, gradients):
+    new = self.base.local(t, x[0], mean(gradients))
+    return [new.copy() for _ in x]
+
+
+# Paper A and its relatives: local steps, then an outer step.
+
+
+class LocalSteps:
+  """Every worker by itself; every ``sync_every`` steps ``outer.round``.
+
+  Args:
+    base: makes the base optimizer of one worker.
+    outer: the outer rule, from the shared point, every worker's end point and
+      the rate of the round to the new shared point.
+    sync_every: tau.
+    rate: gamma, whose mean over the round is the rate of the round; None: the
+      outer rule takes displacements as they are. A round of rate 0 is void.
+  """
+
+  def __init__(self, base, outer, sync_every, rate=None):
+    self.base, self.outer, self.sync_every = base, outer, sync_every
+    self.rate = rate
+    self.workers, self.anchor, self.rates = None, None, []
+
+  def step(self, t, x, gradients):
+    if self.workers is None:
+      self.workers = [self.base() for _ in x]
+      self.anchor = x[0].copy()
+    x = [
+      worker.local(t, xi, g)
+      for worker, xi, g in zip(self.workers, x, gradients, strict=True)
+    ]
+    self.rates.append(1.0 if self.rate is None else self.rate(t))
+    if len(self.rates) == self.sync_every:
+      gamma = sum(self.rates) / self.sync_every
+      if gamma:
+        self.anchor = self.outer.round(self.anchor, x, gamma)
+      self.rates = []
+      x = [self.anchor.copy() for _ in x]
+    return x
+
+
+def displacement(anchor, ends, gamma):
+  """Pseudo-gradient (x0 - mean_i x_i) / gamma: start minus end."""
+  return mean([(anchor - end) / gamma for end in ends])
+
+
+class SignMomentum:
+  """Paper A: Lion on the pseudo-gradient, decay on the shared point."""
+
+  def __init__(self, eta=1.0, b1=0.95, b2=0.98, weight_decay=0.1):
+    self.eta, self.b1, self.b2 = eta, b1, b2
+    self.weight_decay = weight_decay
+    self.m = 0.0
+
+  def round(self, anchor, ends, gamma):
+    g = displacement(anchor, ends, gamma)
+    c = self.b1 * self.m + (1 - self.b1) * g
+    self.m = self.b2 * self.m + (1 - self.b2) * g
+    x = anchor * (1 - self.weight_decay * self.eta * gamma)
+    return x - self.eta * gamma * np.sign(c)
+
+
+class OneBitSignMomentum:
+  """A x B: each worker's own outer momentum, and a vote on the directions."""
+
+  def __init__(self, eta=1.0, b1=0.95, b2=0.98, weight_decay=0.1):
+    self.eta, self.b1, self.b2 = eta, b1, b2
+    self.weight_decay = weight_decay
+    self.m = None
+
+  def round(self, anchor, ends, gamma):
+    if self.m is None:
+      self.m = [np.zeros_like(anchor) for _ in ends]
+    directions = []
+    for i, end in enumerate(ends):
+      g = (anchor - end) / gamma
+      directions.append(self.b1 * self.m[i] + (1 - self.b1) * g)
+      self.m[i] = self.b2 * self.m[i] + (1 - self.b2) * g
+    delta = majority_vote(directions)
+    return anchor - self.eta * gamma * (delta + self.weight_decay * anchor)
+
+
+class SlowMo:
+  """u = beta u + g, x -= alpha gamma u."""
+
+  def __init__(self, alpha=1.0, beta=0.5):
+    self.alpha, self.beta, self.u = alpha, beta, 0.0
+
+  def round(self, anchor, ends, gamma):
+    self.u = self.beta * self.u + displacement(anchor, ends, gamma)
+    return anchor - self.alpha * gamma * self.u
+
+
+class SignedSlowMo:
+  """The sign of SlowMo's buffer."""
+
+  def __init__(self, alpha=1.0, beta=0.95, weight_decay=0.0):
+    self.alpha, self.beta, self.u = alpha, beta, 0.0
+    self.weight_decay = weight_decay
+
+  def round(self, anchor, ends, gamma):
+    self.u = self.beta * self.u + displacement(anchor, ends, gamma)
+    direction = np.sign(self.u) + self.weight_decay * anchor
+    return anchor - self.alpha * gamma * direction
+
+
+class Nesterov:
+  """DiLoCo's outer step: b = mu b + D, x -= alpha (mu b + D)."""
+
+  def __init__(self, alpha=0.7, momentum=0.9):
+    self.alpha, self.momentum, self.b = alpha, momentum, 0.0
+
+  def round(self, anchor, ends, gamma):
+    d = displacement(anchor, ends, gamma)
+    self.b = self.momentum * self.b + d
+    return anchor - self.alpha * (self.momentum * self.b + d)
+
+
+class Lookahead:
+  """phi += alpha (mean_i theta_i - phi); alpha = 1 is local averaging."""
+
+  def __init__(self, alpha=0.5):
+    self.alpha = alpha
+
+  def round(self, anchor, ends, gamma):
+    del gamma
+    return anchor + self.alpha * (mean(ends) - anchor)
+
+
+# What optax's wrappers do to a method.
+
+
+class Accumulated:
+  """One step for the mean gradient of every ``every`` steps."""
+
+  def __init__(self, method, every):
+    self.method, self.every, self.seen = method, every, []
+
+  def step(self, t, x, gradients):
+    self.seen.append(gradients)
+    if len(self.seen) < self.every:
+      return x
+    means = [mean(own) for own in zip(*self.seen, strict=True)]
+    self.seen = []
+    return self.method.step(t // self.every, x, means)
+
+
+class PassedThrough:
+  """No method: the gradient itself is the update."""
+
+  def step(self, t, x, gradients):
+    del t
+    return [xi + g for xi, g in zip(x, gradients, strict=True)]
+
+
+class Partitioned:
+  """``first`` for the elements of a mask, ``second`` for the others."""
+
+  def __init__(self, mask, first, second):
+    self.mask, self.first, self.second = mask, first, second
+
+  def step(self, t, x, gradients):
+    one = self.first.step(t, x, gradients)
+    two = self.second.step(t, x, gradients)
+    return [np.where(self.mask, a, b) for a, b in zip(one, two, strict=True)]
