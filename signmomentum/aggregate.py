@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from signmomentum import collectives, messages, signs, trees
+from signmomentum import arguments, collectives, messages, signs, trees
 
 
 def aggregate_by_mean(
@@ -128,7 +128,7 @@ def aggregate_by_majority_vote(
   Raises:
     ValueError: bad ``zeros`` or ``seed``; in ``update``: the updates are the
       same on every worker already (see :func:`as_local`).
-    TypeError: in ``update``, a leaf is complex.
+    TypeError: ``seed`` is not an int; in ``update``: a leaf is complex.
 
   Example:
     >>> import jax, jax.numpy as jnp
@@ -182,7 +182,7 @@ def aggregate_by_sign_mean(
   Raises:
     ValueError: bad ``zeros`` or ``seed``; in ``update``: the updates are the
       same on every worker already (see :func:`as_local`).
-    TypeError: in ``update``, a leaf is complex.
+    TypeError: ``seed`` is not an int; in ``update``: a leaf is complex.
 
   Example:
     >>> import jax, jax.numpy as jnp
@@ -225,8 +225,7 @@ def _aggregate_by_vote(
     raise ValueError(
       f'{who}: zeros must be one of {signs.ZEROS}, not {zeros!r}.'
     )
-  if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-    raise ValueError(f'{who}: seed must be a non-negative int, not {seed!r}.')
+  arguments.require_int(who, 'seed', seed, least=0)
 
   def init_fn(params):
     del params

@@ -17,14 +17,13 @@ one-bit local steps             ``chain(lion_momentum(),
 """
 
 import functools
-import operator
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from signmomentum import aggregate, collectives
+from signmomentum import aggregate, arguments, collectives
 
 
 class LocalStepsState(NamedTuple):
@@ -118,17 +117,7 @@ def local_steps(
     Yu et al., `Distributed Sign Momentum with Local Steps for Training
     Transformers <https://arxiv.org/abs/2411.17866>`_, 2024
   """
-  try:
-    sync_every = operator.index(sync_every)
-  except TypeError:
-    raise TypeError(
-      f'local_steps: sync_every must be an int, not {sync_every!r}.'
-    ) from None
-  if sync_every < 1:
-    raise ValueError(
-      f'local_steps: sync_every must be at least 1, not {sync_every}; 1 makes'
-      ' an outer step after every local step.'
-    )
+  arguments.require_int('local_steps', 'sync_every', sync_every, least=1)
   inner = optax.with_extra_args_support(inner)
   outer = optax.with_extra_args_support(outer)
 

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from signmomentum import collectives, layout
+from signmomentum import arguments, collectives, layout
 
 
 class Workers:
@@ -32,6 +32,7 @@ class Workers:
     axis_name: the axis of the workers.
 
   Raises:
+    TypeError: ``count`` is not an int.
     ValueError: ``count`` is below 1, or not the size of the mesh's axis.
 
   Example:
@@ -59,10 +60,7 @@ class Workers:
     mesh: jax.sharding.Mesh | None = None,
     axis_name: str = 'workers',
   ):
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-      raise ValueError(
-        f'Workers: count must be an int of 1 or more, not {count!r}.'
-      )
+    arguments.require_int('Workers', 'count', count, least=1)
     if mesh is not None and axis_name not in mesh.shape:
       raise ValueError(
         f'Workers: the mesh has axes {mesh.axis_names}, none named'

@@ -273,7 +273,7 @@ def test_bad_arguments_are_refused_when_built():
       vote('workers', zeros='fair')
     with pytest.raises(ValueError, match='seed must be'):
       vote('workers', seed=-1)
-    with pytest.raises(ValueError, match='seed must be'):
+    with pytest.raises(TypeError, match='seed must be an int'):
       vote('workers', seed=0.5)
   with pytest.raises(ValueError, match='wire_dtype must be a floating'):
     sm.aggregate_by_mean('workers', wire_dtype=jnp.int8)

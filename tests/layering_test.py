@@ -17,7 +17,7 @@ EVERYTHING = [
 
 # From the bottom up. A module imports from lower rows only.
 LAYERS = (
-  ('bits',),
+  ('arguments', 'bits'),
   ('signs',),
   ('trees', 'messages', 'collectives'),
   ('momentum', 'aggregate', 'compress', 'feedback', 'outer', 'layout'),

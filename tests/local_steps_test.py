@@ -190,10 +190,27 @@ def test_sync_every_must_be_positive(bad):
     sm.diloco(optax.sgd(0.1), sync_every=bad)
 
 
-@pytest.mark.parametrize('bad', [1.5, 2.0, '3', None, fractions.Fraction(3, 2)])
+@pytest.mark.parametrize(
+  'bad', [1.5, 2.0, '3', None, True, fractions.Fraction(3, 2), np.float32(2)]
+)
 def test_sync_every_must_be_an_int(bad):
   with pytest.raises(TypeError, match='must be an int'):
     sm.diloco(optax.sgd(0.1), sync_every=bad)
+
+
+def test_sync_every_can_be_changed_on_the_fly():
+  tx = optax.inject_hyperparams(sm.diloco)(
+    optax.sgd(1.0), sync_every=3, outer_learning_rate=1.0, momentum=0.0
+  )
+  workers = sm.Workers(2)
+  state = workers.init(tx, jnp.array(0.0))
+  step = _step(workers, tx)
+  for expected in ([1, 3], [2, 6], [6, 6], [7, 9]):
+    state, local = step(state, jnp.array([-1.0, -3.0]))
+    np.testing.assert_array_equal(local, expected)
+  state.opt_state.hyperparams['sync_every'] = jnp.int32(2)
+  state, local = step(state, jnp.array([-1.0, -3.0]))
+  np.testing.assert_array_equal(local, [10, 10])
 
 
 def test_sync_must_be_a_python_bool():
