@@ -153,7 +153,7 @@ def aggregate_by_majority_vote(
     return signs.majority(ballots, key)
 
   def read(result):
-    return signs.majority_tally(result), 1.0
+    return signs.majority_tally(result), 1
 
   return _aggregate_by_vote(
     'aggregate_by_majority_vote', axis_name, zeros, seed, count, read
@@ -218,7 +218,7 @@ def _aggregate_by_vote(
   zeros: str,
   seed: int,
   count: Callable[[signs.Grids, jax.Array], signs.Grids],
-  read: Callable[[signs.Grids], tuple[signs.Tally, jax.typing.ArrayLike]],
+  read: Callable[[signs.Grids], tuple[signs.Tally, int | jax.Array]],
 ) -> optax.GradientTransformationExtraArgs:
   """Two hops: everybody's votes on my share, then everybody's counts."""
   if zeros not in signs.ZEROS:
@@ -254,8 +254,8 @@ def _aggregate_by_vote(
     result = cut.join(
       collectives.gather(cut.write(counted), axis_name), like=counted
     )
-    tally, scale = read(result)
-    return rebuild(bucket.unpack(tally, scale, like=leaves)), new_state
+    tally, divisor = read(result)
+    return rebuild(bucket.unpack(tally, divisor, like=leaves)), new_state
 
   return optax.GradientTransformationExtraArgs(init_fn, update_fn)
 

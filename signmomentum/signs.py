@@ -169,8 +169,10 @@ def majority_tally(result: Grids) -> Tally:
   return Tally(2, result.elements[:1], result.mask() or 1)
 
 
-def mean_tally(counts: Grids, n: int, zeros: str) -> tuple[Tally, jax.Array]:
-  """A count as numbers, and one over the number of workers present.
+def mean_tally(
+  counts: Grids, n: int, zeros: str
+) -> tuple[Tally, int | jax.Array]:
+  """A count as numbers, and what they are to be divided by.
 
   Args:
     counts: from :func:`total`.
@@ -178,36 +180,33 @@ def mean_tally(counts: Grids, n: int, zeros: str) -> tuple[Tally, jax.Array]:
     zeros: what was given to :func:`cast`.
 
   Returns:
-    the sum of signs, and the scalar that makes it their mean (0 if nobody is
-    present).
+    the sum of signs, and the number of workers present (1 if nobody is).
 
   Example:
     >>> import jax.numpy as jnp
     >>> from signmomentum import signs
     >>> counts = signs.Grids((jnp.array([[0b01]], jnp.uint32),))
     >>> signs.mean_tally(counts, 1, 'coin')[1]
-    Array(1., dtype=float32)
+    1
   """
-  wide = jnp.result_type(float)  # f64 leaves want all of its digits
-  present = jnp.asarray(n, wide)
+  divisor = n
   if counts.whole:
     # a plane of a count by worker is all ones or all zeros: its first bit
-    one = tuple(plane & np.uint32(1) for plane in counts.whole)
-    present = sum(p[0, 0].astype(wide) * 2**j for j, p in enumerate(one))
-  share = jnp.where(present > 0, 1 / jnp.maximum(present, 1), 0)
+    bit = [(plane[0, 0] & 1).astype(jnp.int32) for plane in counts.whole]
+    divisor = jnp.maximum(sum(b << j for j, b in enumerate(bit)), 1)
   if zeros == 'exact':
-    return Tally(1, counts.elements, n), share
-  return Tally(2, counts.elements, counts.blocks or counts.whole or n), share
+    return Tally(1, counts.elements, n), divisor
+  return Tally(2, counts.elements, counts.blocks or counts.whole or n), divisor
 
 
-def decode(tally: Tally, scale: jax.typing.ArrayLike, dtype) -> jax.Array:
+def decode(tally: Tally, divisor: int | jax.Array, dtype) -> jax.Array:
   """Unpacks a sum of signs to numbers.
 
   Args:
     tally: planes of words ``[g, c]``; those of the offset may have one column
       for each 128, and one row for all.
-    scale: what one vote weighs, a scalar.
-    dtype: floating dtype of the result. The sum itself is exact, in int32.
+    divisor: of the sum, an integer scalar.
+    dtype: floating dtype of the result, which is rounded once.
 
   Returns:
     numbers of shape ``[32 * g, c]``.
@@ -215,8 +214,8 @@ def decode(tally: Tally, scale: jax.typing.ArrayLike, dtype) -> jax.Array:
   Example:
     >>> import jax.numpy as jnp
     >>> from signmomentum import signs
-    >>> half = signs.Tally(2, (jnp.array([[0b1]], jnp.uint32),), 1)
-    >>> signs.decode(half, 0.5, jnp.float32)[:2, 0]
+    >>> sign = signs.Tally(2, (jnp.array([[0b1]], jnp.uint32),), 1)
+    >>> signs.decode(sign, 2, jnp.float32)[:2, 0]
     Array([ 0.5, -0.5], dtype=float32)
   """
   shape = tally.planes[0].shape
@@ -225,9 +224,12 @@ def decode(tally: Tally, scale: jax.typing.ArrayLike, dtype) -> jax.Array:
     value -= tally.offset
   else:
     value -= _integer(tuple(_spread(plane, shape) for plane in tally.offset))
-  # bf16 holds integers only to 256: scale in f32, then round once
+  if isinstance(divisor, int) and divisor == 1:
+    return value.astype(dtype)
+  # bf16 holds integers only to 256. A division gives exactly 1 to the
+  # unanimous, which a product with a rounded 1/n does not.
   wide = jnp.promote_types(dtype, jnp.float32)
-  return (value.astype(wide) * jnp.asarray(scale).astype(wide)).astype(dtype)
+  return (value.astype(wide) / jnp.asarray(divisor, wide)).astype(dtype)
 
 
 def _count(votes: Grids) -> tuple[bits.Planes, bits.Planes]:

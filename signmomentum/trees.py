@@ -103,14 +103,14 @@ class Bucket:
   def unpack(
     self,
     tally: signs.Tally,
-    scale: jax.typing.ArrayLike,
+    divisor: int | jax.Array,
     like: Sequence[jax.Array],
   ) -> list[jax.Array]:
     """Decodes a sum of signs over the bucket.
 
     Args:
       tally: planes of this bucket's grid (or of masks of it, by block).
-      scale: what one vote weighs.
+      divisor: of the sum, an integer scalar.
       like: arrays that give each result its shape, dtype and sharding.
 
     Returns:
@@ -118,7 +118,7 @@ class Bucket:
     """
     rest = _planes(lambda plane: self._rest(plane), tally)
     joint = functools.cache(
-      lambda dtype: signs.decode(rest, scale, dtype).reshape(-1)
+      lambda dtype: signs.decode(rest, divisor, dtype).reshape(-1)
     )
     results = []
     for leaf, array in zip(self.leaves, like, strict=True):
@@ -126,7 +126,7 @@ class Bucket:
         words = _planes(
           lambda plane, leaf=leaf: self._words(leaf, plane), tally
         )
-        numbers = signs.decode(words, scale, array.dtype).reshape(-1)
+        numbers = signs.decode(words, divisor, array.dtype).reshape(-1)
       else:
         numbers = joint(array.dtype)[leaf.block * signs.BLOCK :]
       numbers = numbers[: leaf.size].reshape(array.shape)

@@ -16,6 +16,8 @@ import table
 import signmomentum as sm
 from signmomentum import wire
 
+pytestmark = pytest.mark.usefixtures('quick_compilation')
+
 COUNT = 4
 F64 = {'rtol': 1e-11, 'atol': 1e-11}
 F32 = {'rtol': 1e-5, 'atol': 1e-5}
@@ -36,14 +38,6 @@ def is_local(name):
 
 
 for_every_method = only_if(lambda name: True)
-
-
-@pytest.fixture(autouse=True, scope='module')
-def quick_compilation():
-  # many programs, each run a few times: XLA need not polish them
-  jax.config.update('jax_disable_most_optimizations', True)
-  yield
-  jax.config.update('jax_disable_most_optimizations', False)
 
 
 @functools.cache

@@ -5,7 +5,7 @@ import numpy as np
 import optax
 import pytest
 
-from experiments import errors, evaluate, loop, methods
+from experiments import errors, evaluate, loop, methods, rounds
 from experiments.models import gpt2
 import signmomentum as sm
 from tests import tiny
@@ -45,7 +45,7 @@ def _trained(workers, mesh=None):
     methods.Plan(100, 3, gpt2.decay_mask, 0),
   )
   team = sm.Workers(workers, mesh)
-  run = team.step(loop.round_program(tx, MODEL, 3, 0))
+  run = team.step(rounds.program(tx, MODEL, 3, 0))
   tokens = jax.random.randint(jax.random.key(1), (3, 2, 9), 0, 32)
   # All see the same, so that any number of workers ends at the same point.
   tokens = np.repeat(tokens[None], workers, axis=0)

@@ -10,6 +10,8 @@ import pytest
 
 import signmomentum as sm
 
+pytestmark = pytest.mark.usefixtures('quick_compilation')
+
 
 def _step(workers, tx, **extra):
   """A compiled step whose gradients are its inputs."""

@@ -1,6 +1,6 @@
 """The training loop: the same run, however it is cut and whatever runs it."""
 
-import json
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -12,9 +12,11 @@ from experiments import (
   batches,
   checkpoints,
   errors,
+  executors,
   loop,
   metrics,
   report,
+  rounds,
   traffic,
 )
 from experiments.models import gpt2
@@ -27,7 +29,7 @@ OVERRIDES = {
   'num_steps': 24,
   'log_every': 6,
   'eval_every': 12,
-  'checkpoint_every': 9,
+  'checkpoint_every': 15,
   'optimizer.warmup_steps': 6,
 }
 METHODS = (
@@ -104,16 +106,16 @@ def test_a_run_in_pieces_is_the_whole_run(method, tmp_path):
     np.testing.assert_array_equal(a, b)
 
 
-def test_work_after_the_checkpoint_is_logged_once(tmp_path):
-  """As after a crash: the log is ahead of the newest checkpoint."""
+def test_after_a_crash_the_log_has_each_step_once(tmp_path):
+  """The log is ahead of the checkpoint, which is between two log points."""
   config = _config()
-  loop.train(config, tmp_path, stop_at_step=9)
-  with (tmp_path / 'metrics.jsonl').open('a') as file:
-    file.write(json.dumps({'step': 12, 'train_loss': 99.0}) + '\n')
   loop.train(config, tmp_path)
-  records = metrics.read(tmp_path)
-  assert [record['step'] for record in records] == [6, 12, 18, 24]
-  assert all(record['train_loss'] < 9 for record in records)
+  log = _log(tmp_path)
+  (tmp_path / 'summary.json').unlink()
+  shutil.rmtree(tmp_path / 'checkpoints' / '24')
+  assert _last_state(config, tmp_path)[0] == 15
+  loop.train(config, tmp_path)
+  assert _log(tmp_path) == log
 
 
 def test_a_finished_run_shows_its_table_again(tmp_path, capsys, monkeypatch):
@@ -134,7 +136,7 @@ def test_a_finished_run_shows_its_table_again(tmp_path, capsys, monkeypatch):
 def test_executors_agree(method, tolerance, tmp_path):
   config = _config(method, workers=8)
   losses = {}
-  for executor in loop.EXECUTORS:
+  for executor in executors.EXECUTORS:
     loop.train(config, tmp_path / executor, executor)
     losses[executor] = [
       (record['train_loss'], record.get('validation_loss', 0.0))
@@ -162,7 +164,10 @@ def test_devices_are_counted(tmp_path):
     loop.train(_config(), tmp_path, 'simulate')
 
 
-def test_nan_names_step_and_worker_and_keeps_checkpoints(tmp_path, monkeypatch):
+@pytest.mark.parametrize('poisoned, kept', [(12, None), (15, 15)])
+def test_nan_names_step_and_worker_and_keeps_checkpoints(
+  poisoned, kept, tmp_path, monkeypatch
+):
   poison = 255  # a byte that no text has
   nats, draw = gpt2.nats, batches.Batches.round
 
@@ -171,20 +176,17 @@ def test_nan_names_step_and_worker_and_keeps_checkpoints(tmp_path, monkeypatch):
 
   def poisoned_round(self, first, steps):
     tokens = draw(self, first, steps)
-    if first == 9:
+    if first == poisoned:
       tokens[2, 1, 0, 3] = poison
     return tokens
 
   monkeypatch.setattr(gpt2, 'nats', poisoned_nats)
   monkeypatch.setattr(batches.Batches, 'round', poisoned_round)
-  config = _config()
-  with pytest.raises(FloatingPointError, match='worker 2 at step 10 is nan'):
-    loop.train(config, tmp_path)
-  step, state, _ = _last_state(config, tmp_path)
-  assert step == 9
-  assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(state))
-  monkeypatch.undo()
-  assert loop.train(config, tmp_path) is not None
+  message = f'worker 2 at step {poisoned + 1} is nan'
+  with pytest.raises(FloatingPointError, match=message):
+    loop.train(_config(), tmp_path)
+  with checkpoints.Checkpoints(tmp_path) as store:
+    assert store.latest() == kept
 
 
 def test_another_config_is_refused(tmp_path):
@@ -217,7 +219,7 @@ def _losses(workers, dropout, pieces, mesh=None, first=6):
   model = loop.model_config(config, vocab_size=32)
   tx = optax.chain(sm.aggregate_by_mean('workers'), optax.sgd(0.0))
   team = sm.Workers(workers, mesh)
-  run = team.step(loop.round_program(tx, model, 3, seed=0))
+  run = team.step(rounds.program(tx, model, 3, seed=0))
   state = team.init(tx, gpt2.init(model, jax.random.key(0)))
   tokens = jax.random.randint(jax.random.key(1), (1, 1, 2, 9), 0, 32)
   tokens = np.broadcast_to(tokens, (workers, 3, 2, 9))
@@ -245,7 +247,7 @@ def test_after_a_round_all_stand_on_the_anchor():
   model = loop.model_config(config, vocab_size=32)
   tx = loop.optimizer(config)
   team = sm.Workers(4)
-  run = team.step(loop.round_program(tx, model, 3, seed=0))
+  run = team.step(rounds.program(tx, model, 3, seed=0))
   state = team.init(tx, gpt2.init(model, jax.random.key(0)))
   tokens = jax.random.randint(jax.random.key(1), (4, 3, 2, 9), 0, 32)
   for first in (0, 3, 6):

@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from experiments import errors, loop, methods
+from experiments import errors, loop, methods, rounds
 from experiments.models import gpt2
 import signmomentum as sm
 from tests import tiny
@@ -27,7 +27,7 @@ def test_learns(method):
   fields = _fields(method, learning_rate=1e-2, warmup_steps=3)
   tx = methods.build(method, fields, PLAN)
   state = sm.Workers(2).init(tx, gpt2.init(model, jax.random.key(0)))
-  run = sm.Workers(2).step(loop.round_program(tx, model, PLAN.sync_every, 0))
+  run = sm.Workers(2).step(rounds.program(tx, model, PLAN.sync_every, 0))
   tokens = jax.random.randint(jax.random.key(1), (2, 1, 2, 9), 0, 32)
   tokens = np.repeat(tokens, PLAN.sync_every, axis=1)
   losses = []

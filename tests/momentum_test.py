@@ -8,6 +8,8 @@ import pytest
 
 import signmomentum as sm
 
+pytestmark = pytest.mark.usefixtures('quick_compilation')
+
 
 def test_lion_momentum_and_a_sign_are_lion():
   ours = optax.chain(sm.lion_momentum(0.8, 0.95), optax.scale_by_sign())

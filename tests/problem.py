@@ -153,9 +153,10 @@ def mesh(count, kind):
 
 def run_mapped(tx, kind, targets):
   """A trajectory over 3 devices without the help of ``sm.Workers``."""
-  start = start(SMALL)
-  leaves, treedef = jax.tree.flatten(sm.WorkerState(start, tx.init(start)))
-  own = jax.tree.leaves(sm.worker_varying(tx, start))
+  params = start(SMALL)
+  state = sm.WorkerState(params, tx.init(params))
+  leaves, treedef = jax.tree.flatten(state)
+  own = jax.tree.leaves(sm.worker_varying(tx, params))
   leaves = [
     np.broadcast_to(leaf, (3, *np.shape(leaf))) if mine else leaf
     for leaf, mine in zip(leaves, own, strict=True)

@@ -34,7 +34,7 @@ def test_what_is_packed_comes_back():
   bucket = trees.plan(leaves)
   positive = bucket.pack(leaves, lambda x: x > 0)
   assert positive.shape == (bucket.rows, signs.BLOCK)
-  back = bucket.unpack(signs.Tally(2, (positive,), 1), 1.0, like=leaves)
+  back = bucket.unpack(signs.Tally(2, (positive,), 1), 1, like=leaves)
   for leaf, result in zip(leaves, back, strict=True):
     np.testing.assert_array_equal(result, leaf)
     assert result.dtype == leaf.dtype
@@ -54,7 +54,7 @@ def test_no_two_leaves_share_a_block():
     counted = counted._replace(
       planes=(jnp.broadcast_to(votes.blocks[0], grid.shape),), offset=0
     )
-    touched = bucket.unpack(counted, 1.0, like=leaves)
+    touched = bucket.unpack(counted, 1, like=leaves)
     for j, result in enumerate(touched):
       np.testing.assert_array_equal(result, float(i == j), err_msg=str(shape))
 

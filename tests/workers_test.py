@@ -8,6 +8,8 @@ import pytest
 
 import signmomentum as sm
 
+pytestmark = pytest.mark.usefixtures('quick_compilation')
+
 AXIS = jax.sharding.AxisType
 
 
