@@ -5,10 +5,17 @@
     baselines           what counts as having learnt something
     models              what is trained
     methods             how: a method's name -> an optax transformation
+    executors, rounds   who makes the steps, and what a round of them is
     loop, checkpoints,
-    metrics, report     the run itself and what is left of it
+    evaluate, traffic,
+    losses, metrics,
+    progress, report,
+    provenance,
+    interrupts          the run itself and what is left of it
+    comparison,
+    sampling            what is made of runs
     train, compare,
-    generate, bench_*   entry points: flags and one call
+    generate, bench_*   entry points: flags and one call (entry: what is first)
 
 The arrows point one way: `experiments` imports `signmomentum`, never the
 other way round, and nothing here is needed to use the library.

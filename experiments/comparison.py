@@ -52,7 +52,7 @@ def run(
     methods: names of methods.
     seeds: of the runs of each method.
     workdir: the directory of the comparison.
-    workers: a key of `loop.EXECUTORS`.
+    workers: a key of `executors.EXECUTORS`.
 
   Returns:
     the rows of the table, the best first; None if a run was stopped.

@@ -20,7 +20,7 @@ def set_cpu_devices(
   devices that there are, unless told otherwise.
 
   Args:
-    executor: a key of `loop.EXECUTORS`.
+    executor: a key of `executors.EXECUTORS`.
     workers: number of workers.
     cpu_devices: what the user asked for, None if nothing.
   """

@@ -1,19 +1,12 @@
-"""The training loop: rounds of local steps, from a config to a table.
+"""The training loop: rounds of local steps, from a config to a table."""
 
-The *round program* is compiled once. It makes the steps `start` to `stop` of a
-round, so that a run that was stopped in the middle of one goes on with the very
-same instructions, and equals the uninterrupted run bit for bit.
-"""
-
-from collections.abc import Callable
 import dataclasses
 import os
 import pathlib
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import ml_collections
 import numpy as np
 import optax
@@ -24,6 +17,7 @@ from experiments import (
   checkpoints,
   errors,
   evaluate,
+  executors,
   interrupts,
   losses,
   methods,
@@ -31,6 +25,7 @@ from experiments import (
   progress,
   provenance,
   report,
+  rounds,
   text,
   traffic,
 )
@@ -52,7 +47,7 @@ def train(
   Args:
     config: the experiment.
     workdir: the run's directory.
-    workers: a key of `EXECUTORS`.
+    workers: a key of `executors.EXECUTORS`.
     stop_at_step: stop there with a checkpoint, in the middle of a round if need
       be.
 
@@ -65,7 +60,7 @@ def train(
       the step and the worker.
   """
   _require_whole_rounds(config)
-  team = errors.lookup(EXECUTORS, workers, 'executor')(config.workers)
+  team = executors.get(workers, config.workers)
   tx = optimizer(config)
   workdir = pathlib.Path(workdir)
   provenance.record(config, workdir)
@@ -103,7 +98,7 @@ def _train(
   )
   evaluator = evaluate.Evaluator(model, tokens.validation, config.eval_tokens)
   run_round = team.step(
-    round_program(tx, model, config.sync_every, config.seed)
+    rounds.program(tx, model, config.sync_every, config.seed)
   )
   tokens_per_step = config.workers * config.batch_size * config.data.context
 
@@ -181,36 +176,49 @@ def _train(
   loss = evaluate.Evaluator(model, tokens.validation, None).nats_per_token(
     evaluate.shared_params(state)
   )
+  facts = {
+    'steps': step,
+    'parameters': sum(leaf.size for leaf in jax.tree.leaves(params)),
+    'tokens': step * tokens_per_step,
+    'epochs': data.epoch(step),
+    'bits': bits,
+    'seconds': clock.seconds(),
+  }
+  summary = _summary(config, tokens, loss, facts)
+  report.draw(summary, workdir)
+  report.save(summary, workdir)
+  return summary
+
+
+def _summary(
+  config: ml_collections.ConfigDict,
+  tokens: text.Tokens,
+  loss: float,
+  facts: dict[str, Any],
+) -> report.Summary:
+  """Adds to a loss what it is to be compared with."""
   counting = baselines.compute(tokens)
 
   def per_byte(nats):
     return evaluate.bits_per_byte(nats, tokens.bytes_per_token)
 
-  summary = report.Summary(
+  return report.Summary(
     method=config.method,
     workers=config.workers,
     sync_every=config.sync_every,
     seed=config.seed,
-    steps=step,
-    parameters=sum(leaf.size for leaf in jax.tree.leaves(params)),
-    tokens=step * tokens_per_step,
-    epochs=data.epoch(step),
     validation_loss=loss,
     validation_bits_per_byte=per_byte(loss),
     unigram_loss=counting.unigram,
     unigram_bits_per_byte=per_byte(counting.unigram),
     bigram_loss=counting.bigram,
     bigram_bits_per_byte=per_byte(counting.bigram),
-    bits=bits,
     all_reduce_bits=traffic.all_reduce_bits(config.workers),
-    seconds=clock.seconds(),
-    tokens_per_second=step * tokens_per_step / clock.seconds(),
+    tokens_per_second=facts['tokens'] / facts['seconds'],
     corpus=tokens.corpus,
     corpus_sha256=tokens.corpus_sha256,
+    **facts,
   )
-  report.draw(summary, workdir)
-  report.save(summary, workdir)
-  return summary
 
 
 def model_config(
@@ -233,89 +241,6 @@ def optimizer(
     seed=config.seed,
   )
   return methods.build(config.method, config.optimizer, plan)
-
-
-def round_program(
-  tx: optax.GradientTransformationExtraArgs,
-  model: gpt2.GPT2Config,
-  sync_every: int,
-  seed: int,
-) -> Callable:
-  """Builds what one worker does in a round, for `Workers.step`.
-
-  Args:
-    tx: the method.
-    model: the model.
-    sync_every: local steps in a round.
-    seed: of dropout.
-
-  Returns:
-    a function of the state, the worker's tokens `[sync_every, B, L + 1]`, and,
-    the same for all workers, the round's first step and from where to where in
-    the round it shall go. It returns the state, and losses and norms of the
-    gradients, `[sync_every]` each, zero for steps that it was not to make.
-  """
-
-  def local_step(state, tokens_BxL, step):
-    key = jax.random.fold_in(jax.random.key(seed), step)
-    key = jax.random.fold_in(key, jax.lax.axis_index(methods.AXIS))
-
-    def mean_nats(params):
-      logits_BxLxV = gpt2.apply(model, params, tokens_BxL[:, :-1], key)
-      return jnp.mean(gpt2.nats(logits_BxLxV, tokens_BxL[:, 1:]))
-
-    loss, gradient = jax.value_and_grad(mean_nats)(
-      sm.as_local(state.params, methods.AXIS)
-    )
-    updates, opt_state = tx.update(gradient, state.opt_state, state.params)
-    params = optax.apply_updates(state.params, updates)
-    state = state.replace(params=params, opt_state=opt_state)
-    return state, (loss, optax.tree.norm(gradient))
-
-  def run(state, tokens_SxBxL, first, start, stop):
-    def body(place, carry):
-      state, outputs = carry
-      state, new = local_step(state, tokens_SxBxL[place], first + place)
-      return state, jax.tree.map(lambda x, y: x.at[place].set(y), outputs, new)
-
-    nothing = sm.as_local(jnp.zeros(sync_every), methods.AXIS)
-    state, outputs = jax.lax.fori_loop(
-      start, stop, body, (state, (nothing, nothing))
-    )
-    # Added updates may miss the point that all agree on by a rounding error.
-    params = jax.tree.map(
-      lambda agreed, own: jnp.where(stop == sync_every, agreed, own),
-      sm.synchronised(state.opt_state, state.params),
-      state.params,
-    )
-    return state.replace(params=params), outputs
-
-  return run
-
-
-def _simulated(count: int) -> sm.Workers:
-  return sm.Workers(count, axis_name=methods.AXIS)
-
-
-def _on_devices(count: int) -> sm.Workers:
-  devices = jax.devices()
-  if len(devices) != count:
-    raise errors.UserError(
-      f'The config has {count} workers, but there are {len(devices)} devices'
-      f' ({devices[0].platform}), one for each worker. Set workers='
-      f'{len(devices)} in the config; on a CPU, --cpu_devices={count} makes as'
-      ' many virtual ones; or use --workers=simulated.'
-    )
-  auto = (jax.sharding.AxisType.Auto,)
-  mesh = jax.make_mesh((count,), (methods.AXIS,), auto)
-  return sm.Workers(count, mesh, methods.AXIS)
-
-
-# How workers are run: by `vmap` on one device, or by `shard_map`.
-EXECUTORS: dict[str, Callable[[int], sm.Workers]] = {
-  'simulated': _simulated,
-  'devices': _on_devices,
-}
 
 
 class _Round(NamedTuple):

@@ -13,6 +13,7 @@ from experiments import (
   checkpoints,
   errors,
   evaluate,
+  executors,
   loop,
   provenance,
   tokenizers,
@@ -51,7 +52,7 @@ def generate(
   tokenizer = tokenizers.get(config.data.tokenizer)
   model = loop.model_config(config, tokenizer.vocab_size)
   # Any executor can read what another one wrote.
-  state = loop.EXECUTORS['simulated'](config.workers).init(
+  state = executors.get('simulated', config.workers).init(
     loop.optimizer(config), gpt2.init(model, jax.random.key(config.seed))
   )
   with checkpoints.Checkpoints(workdir) as store:

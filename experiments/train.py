@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from absl import app, flags
 
-from experiments import config, entry, loop
+from experiments import config, entry, executors, loop
 
 _CONFIG = flags.DEFINE_string(
   'config',
@@ -29,7 +29,7 @@ _WORKDIR = flags.DEFINE_string(
 _WORKERS = flags.DEFINE_enum(
   'workers',
   'simulated',
-  list(loop.EXECUTORS),
+  list(executors.EXECUTORS),
   'Whether one device simulates the workers, or each device is one.',
 )
 _CPU_DEVICES = flags.DEFINE_integer(

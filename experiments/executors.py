@@ -1,0 +1,45 @@
+"""How workers are run: all on one device, or each on its own."""
+
+from collections.abc import Callable
+
+import jax
+
+from experiments import errors, methods
+import signmomentum as sm
+
+
+def get(name: str, workers: int) -> sm.Workers:
+  """Returns an executor.
+
+  Args:
+    name: a key of `EXECUTORS`.
+    workers: number of workers.
+
+  Raises:
+    UserError: for an unknown name, or too few or too many devices.
+  """
+  return errors.lookup(EXECUTORS, name, 'executor')(workers)
+
+
+def _simulated(count: int) -> sm.Workers:
+  return sm.Workers(count, axis_name=methods.AXIS)
+
+
+def _on_devices(count: int) -> sm.Workers:
+  devices = jax.devices()
+  if len(devices) != count:
+    raise errors.UserError(
+      f'The config has {count} workers, but there are {len(devices)} devices'
+      f' ({devices[0].platform}), one for each worker. Set workers='
+      f'{len(devices)} in the config; on a CPU, --cpu_devices={count} makes as'
+      ' many virtual ones; or use --workers=simulated.'
+    )
+  auto = (jax.sharding.AxisType.Auto,)
+  mesh = jax.make_mesh((count,), (methods.AXIS,), auto)
+  return sm.Workers(count, mesh, methods.AXIS)
+
+
+EXECUTORS: dict[str, Callable[[int], sm.Workers]] = {
+  'simulated': _simulated,
+  'devices': _on_devices,
+}

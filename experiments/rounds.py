@@ -1,0 +1,74 @@
+"""What one worker does in a round, compiled once for a whole run.
+
+The program makes the steps `start` to `stop` of a round. A run that was stopped
+in the middle of one thus goes on with the very same instructions, and equals
+the uninterrupted run bit for bit.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from experiments import methods
+from experiments.models import gpt2
+import signmomentum as sm
+
+
+def program(
+  tx: optax.GradientTransformationExtraArgs,
+  model: gpt2.GPT2Config,
+  sync_every: int,
+  seed: int,
+) -> Callable:
+  """Builds what one worker does in a round, for `Workers.step`.
+
+  Args:
+    tx: the method.
+    model: the model.
+    sync_every: local steps in a round.
+    seed: of dropout.
+
+  Returns:
+    a function of the state, the worker's tokens `[sync_every, B, L + 1]`, and,
+    the same for all workers, the round's first step and from where to where in
+    the round it shall go. It returns the state, and losses and norms of the
+    gradients, `[sync_every]` each, zero for steps that it was not to make.
+  """
+
+  def local_step(state, tokens_BxL, step):
+    key = jax.random.fold_in(jax.random.key(seed), step)
+    key = jax.random.fold_in(key, jax.lax.axis_index(methods.AXIS))
+
+    def mean_nats(params):
+      logits_BxLxV = gpt2.apply(model, params, tokens_BxL[:, :-1], key)
+      return jnp.mean(gpt2.nats(logits_BxLxV, tokens_BxL[:, 1:]))
+
+    loss, gradient = jax.value_and_grad(mean_nats)(
+      sm.as_local(state.params, methods.AXIS)
+    )
+    updates, opt_state = tx.update(gradient, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, updates)
+    state = state.replace(params=params, opt_state=opt_state)
+    return state, (loss, optax.tree.norm(gradient))
+
+  def run(state, tokens_SxBxL, first, start, stop):
+    def body(place, carry):
+      state, outputs = carry
+      state, new = local_step(state, tokens_SxBxL[place], first + place)
+      return state, jax.tree.map(lambda x, y: x.at[place].set(y), outputs, new)
+
+    nothing = sm.as_local(jnp.zeros(sync_every), methods.AXIS)
+    state, outputs = jax.lax.fori_loop(
+      start, stop, body, (state, (nothing, nothing))
+    )
+    # Added updates may miss the point that all agree on by a rounding error.
+    params = jax.tree.map(
+      lambda agreed, own: jnp.where(stop == sync_every, agreed, own),
+      sm.synchronised(state.opt_state, state.params),
+      state.params,
+    )
+    return state.replace(params=params), outputs
+
+  return run
