@@ -13,7 +13,8 @@ import pathlib
 import statistics
 from typing import Any
 
-from matplotlib import colormaps, figure, ticker
+import matplotlib
+from matplotlib import figure, ticker
 import ml_collections
 import numpy as np
 
@@ -157,7 +158,7 @@ def _draw(
   canvas = figure.Figure(figsize=(13, 6), layout='constrained')
   left, right = canvas.subplots(1, 2, sharey=True)
   # Two shades of a colour beside each other: a dashed line tells them apart.
-  colors = colormaps['tab20'].colors
+  colors = matplotlib.colormaps['tab20'].colors
   highest = 0.0
   for i, row in enumerate(rows):
     folders = [

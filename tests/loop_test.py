@@ -118,6 +118,19 @@ def test_after_a_crash_the_log_has_each_step_once(tmp_path):
   assert _log(tmp_path) == log
 
 
+def test_the_log_is_written_before_the_checkpoint(tmp_path, monkeypatch):
+  """A run that is killed in between would lose a log point for good."""
+  save, logged = checkpoints.Checkpoints.save, {}
+
+  def spy(self, step, *args):
+    logged[step] = metrics.read(tmp_path)[-1]['step']
+    save(self, step, *args)
+
+  monkeypatch.setattr(checkpoints.Checkpoints, 'save', spy)
+  loop.train(_config(checkpoint_every=6), tmp_path, stop_at_step=12)
+  assert logged == {6: 6, 12: 12}
+
+
 def test_a_finished_run_shows_its_table_again(tmp_path, capsys, monkeypatch):
   config = _config()
   summary = loop.train(config, tmp_path)
