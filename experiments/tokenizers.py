@@ -81,7 +81,8 @@ def _bytes() -> Tokenizer:
     separator=0,
     encode=encode,
     # A model may stop in the middle of a character, or invent one.
-    decode=lambda ids: bytes(ids).decode(errors='replace'),
+    # one by one: bytes of an array would be its memory, whatever its dtype
+    decode=lambda ids: bytes(int(i) for i in ids).decode(errors='replace'),
     encode_documents=lambda documents: encode(
       ''.join('\0' + document for document in documents)
     ),

@@ -66,6 +66,7 @@ def aggregate_by_mean(
     del params, extra_args
     leaves, rebuild = trees.split(updates)
     collectives.require_own(updates, axis_name, 'aggregate_by_mean')
+    _require_scalar(present, 'aggregate_by_mean')
     if present is None:
       number = collectives.worker_count(axis_name)
     else:
@@ -75,14 +76,15 @@ def aggregate_by_mean(
     def mean(leaf):
       # where, not a product: an absent worker may hold anything, also NaN
       sent = leaf if present is None else jnp.where(present, leaf, 0)
-      summed = collectives.total(
-        sent.astype(wire_dtype or leaf.dtype), axis_name
-      )
       # bf16 does not hold every number of workers: divide in f32 at least
       wide = jnp.promote_types(leaf.dtype, jnp.float32)
-      return (summed.astype(wide) / jnp.asarray(number, wide)).astype(
-        leaf.dtype
-      )
+      divisor = jnp.asarray(number, wide)
+      wire = wire_dtype or leaf.dtype
+      if jnp.finfo(wire).maxexp < jnp.finfo(jnp.float32).maxexp:
+        # f16: the sum of many workers may be too large where the mean is not
+        sent, divisor = sent.astype(wide) / divisor, jnp.ones_like(divisor)
+      summed = collectives.total(sent.astype(wire), axis_name)
+      return (summed.astype(wide) / divisor).astype(leaf.dtype)
 
     return rebuild([mean(leaf) for leaf in leaves]), state
 
@@ -235,12 +237,15 @@ def _aggregate_by_vote(
     del params, extra_args
     leaves, rebuild = trees.split(updates)
     collectives.require_own(updates, axis_name, who)
+    _require_scalar(present, who)
     new_state = AggregateByVoteState(count=optax.safe_increment(state.count))
     bucket = trees.plan(leaves)
     if not bucket.rows:  # nothing to send; empty leaves are the same for all
       return rebuild([jnp.zeros(u.shape, u.dtype) for u in leaves]), new_state
     cut = messages.cut(bucket.rows, collectives.worker_count(axis_name))
-    key = jax.random.fold_in(jax.random.key(seed), state.count)
+    # always this generator: others draw differently under vmap and on devices
+    key = jax.random.key(seed, impl='threefry2x32')
+    key = jax.random.fold_in(key, state.count)
     key = jax.random.fold_in(key, collectives.worker_index(axis_name))
     zero_key, tie_key = jax.random.split(key)
 
@@ -258,6 +263,14 @@ def _aggregate_by_vote(
     return rebuild(bucket.unpack(tally, divisor, like=leaves)), new_state
 
   return optax.GradientTransformationExtraArgs(init_fn, update_fn)
+
+
+def _require_scalar(present, who: str) -> None:
+  if present is not None and jnp.ndim(present):
+    raise ValueError(
+      f'{who}: present must be a scalar, whether this one worker is there, not'
+      f' of shape {jnp.shape(present)}.'
+    )
 
 
 def hold_if_nobody_present(

@@ -124,7 +124,8 @@ def require_own(tree: Any, axis_name: AxisName, who: str) -> None:
   if not checked(axis_name):
     return
   for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-    if jnp.issubdtype(leaf.dtype, jnp.inexact) and not differs(leaf, axis_name):
+    inexact = jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
+    if inexact and not differs(leaf, axis_name):
       raise ValueError(
         f'{who}: the update of {jax.tree_util.keystr(path) or "the leaf"} is'
         f' already the same on every worker of axis {axis_name!r}, so there is'
@@ -162,4 +163,6 @@ def _skips_by_data(wrapper: str, variables: dict[str, Any]) -> bool:
     return False
   skip = getattr(variables.get('self'), '_should_skip_update_fn', None)
   # the default, which never skips, is a closure of the constructor
-  return skip is not None and '__init__' not in skip.__qualname__
+  return skip is not None and '__init__' not in getattr(
+    skip, '__qualname__', ''
+  )

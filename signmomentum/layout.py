@@ -4,16 +4,18 @@ One update is traced over the named axis, without devices, and the difference
 between workers is followed through the program from where it enters, in their
 gradients and their own index, to where a collective ends it.
 
-The types of a ``shard_map`` that checks follow the same rules, and the
-executors in ``workers`` rely on them for the proof. They cannot find the
-layout, though: a ``lax.cond`` in which only one branch makes a leaf differ, as
+The types of a ``shard_map`` that checks follow much the same rules, and the
+executors in ``workers`` rely on them for the proof. They cannot find the layout
+alone, though: a ``lax.cond`` in which only one branch makes a leaf differ, as
 in ``optax.MultiSteps``, has no type until the layout is known. Here it has one,
 and the analysis also sees what the types let pass: a condition that differs.
+What the types cannot prove shared is then added.
 """
 
 import dataclasses
 import functools
 import itertools
+import math
 from typing import Any
 
 import jax
@@ -26,8 +28,12 @@ from signmomentum import collectives
 # what these return is the same on all workers of the axis
 _SHARING = ('psum', 'pmax', 'pmin', 'all_gather', 'psum_invariant')
 _SHARING += ('all_gather_invariant', 'pmax_invariant', 'pmin_invariant')
+# what these return differs
+_MOVING = ('all_to_all', 'ragged_all_to_all', 'ppermute', 'reduce_scatter')
+_MOVING += ('psum_scatter', 'pgather', 'psend', 'precv')
 # mention the axis and send nothing
 _SILENT = ('axis_index', 'pvary', 'pcast')
+_NAMED = _SHARING + _MOVING + _SILENT
 
 
 @functools.partial(
@@ -107,17 +113,70 @@ def worker_varying(
     )
     return WorkerState(optax.apply_updates(state.params, updates), opt_state)
 
-  axes = axis_name if isinstance(axis_name, tuple) else (axis_name,)
   # the axis is bound to no devices, and how many workers there are won't matter
-  trace = jax.make_jaxpr(update, axis_env=[(axis, 2) for axis in axes])
+  trace = jax.make_jaxpr(
+    update, axis_env=[(axis, 2) for axis in _axes(axis_name)]
+  )
   program = trace(state, floating)
-  treedef = jax.tree.structure(state)
+  leaves, treedef = jax.tree.flatten(state)
   gradients = [True] * len(floating)
   varying = _fixed_point(
     lambda own: _follow(program, own + gradients, axis_name),
-    [False] * treedef.num_leaves,
+    [False] * len(leaves),
   )
-  return jax.tree.unflatten(treedef, varying)
+
+  def typed(own):
+    def flat_update(leaves, floats):
+      return jax.tree.leaves(
+        update(jax.tree.unflatten(treedef, leaves), floats)
+      )
+
+    return _types(flat_update, leaves, own, floating, axis_name)
+
+  return jax.tree.unflatten(treedef, _fixed_point(typed, varying))
+
+
+def _types(update, leaves, own, floating, axis_name) -> list[bool]:
+  """What differs after an update by the types of a shard_map that checks.
+
+  They know less: zeros made like an array that differs are taken to differ too.
+  The executor on devices goes by them, so the layout must.
+  """
+  around = jax.sharding.get_abstract_mesh()
+  axes = _axes(axis_name)
+  # a mesh inside another that is set must have its size
+  sizes = (2,) * len(axes)
+  if not around.empty:
+    sizes = (around.size, *(1,) * (len(axes) - 1))
+  mesh = jax.sharding.AbstractMesh(sizes, axes)
+  found = []
+
+  def local(leaves, floats):
+    leaves = [x[0] if v else x for x, v in zip(leaves, own, strict=True)]
+    new = update(leaves, [x[0] for x in floats])
+    found.extend(collectives.differs(x, axis_name) for x in new)
+    return ()
+
+  def stacked(aval):
+    shape = (math.prod(sizes), *aval.shape)
+    return jax.ShapeDtypeStruct(shape, aval.dtype)
+
+  each = jax.P(axes)
+  mapped = jax.shard_map(
+    local,
+    mesh=mesh,
+    in_specs=([each if v else jax.P() for v in own], each),
+    out_specs=(),
+  )
+  leaves = [stacked(x) if v else x for x, v in zip(leaves, own, strict=True)]
+  with jax.sharding.use_abstract_mesh(mesh):
+    try:
+      jax.eval_shape(mapped, leaves, [stacked(x) for x in floating])
+    except TypeError:
+      # A branch of somebody else's whose types don't match: vmap can run it,
+      # and on devices the same error says what is wrong.
+      return list(own)
+  return found
 
 
 def _follow(jaxpr, varying: list[bool], axis_name) -> list[bool]:
@@ -140,7 +199,10 @@ def _follow_equation(equation, inputs, axis_name) -> list[bool]:
   name, params = equation.primitive.name, equation.params
   number = len(equation.outvars)
   if _mentions(equation, axis_name):
-    return [name not in _SHARING] * number
+    covered = set(_axes(axis_name)) <= set(_mentioned(equation))
+    if name in _SHARING and covered:
+      return [False] * number
+    return [any(inputs) if name in _SHARING else True] * number
   if name == 'cond':
     own, *operands = inputs
     _refuse(own, 'cond', params['branches'], axis_name)
@@ -209,10 +271,19 @@ def _communicates(jaxpr, axis_name) -> bool:
 
 
 def _mentions(equation, axis_name) -> bool:
-  axes = equation.params.get('axes', equation.params.get('axis_name', ()))
-  axes = axes if isinstance(axes, tuple) else (axes,)
-  wanted = axis_name if isinstance(axis_name, tuple) else (axis_name,)
-  return any(axis in wanted for axis in axes)
+  return bool(set(_axes(axis_name)) & set(_mentioned(equation)))
+
+
+def _mentioned(equation) -> tuple:
+  """The named axes of a collective."""
+  if equation.primitive.name not in _NAMED:  # axes of a sum are numbers
+    return ()
+  params = equation.params
+  return _axes(params.get('axes', params.get('axis_name', ())))
+
+
+def _axes(axis_name) -> tuple:
+  return axis_name if isinstance(axis_name, tuple) else (axis_name,)
 
 
 def _jaxprs(params: dict[str, Any]) -> list[core.Jaxpr]:

@@ -69,12 +69,14 @@ def local_steps(
     goes by the count, with a ``lax.cond`` that all workers take alike.
   * ``present``: a boolean scalar of each worker at the end of the round. The
     outer step is over those present, nobody leaves everything as it is, and who
-    was absent goes on from the anchor like all others.
+    was absent goes on from the anchor like all others (unless its parameters
+    are no longer finite: adding cannot mend that, :func:`synchronised` can).
 
   Updates are added to each worker's parameters, which can miss the new anchor
   by a rounding error. :func:`synchronised` gives the anchor itself, and the
   first step of a round takes the error back, so that a weight that nobody moves
-  has a displacement of exactly zero.
+  has a displacement of exactly zero. (It takes back any other change too: new
+  parameters for a run that goes on need a new state.)
 
   Args:
     inner: any optimizer; gets all other extra arguments.
@@ -118,16 +120,18 @@ def local_steps(
     Transformers <https://arxiv.org/abs/2411.17866>`_, 2024
   """
   arguments.require_int('local_steps', 'sync_every', sync_every, least=1)
-  inner = optax.with_extra_args_support(inner)
-  outer = optax.with_extra_args_support(outer)
+
+  def optimizers(params):
+    return _on_floats(inner, params), _on_floats(outer, params)
 
   def init_fn(params):
+    local, shared = optimizers(params)
     return LocalStepsState(
       count=jnp.zeros([], jnp.int32),
       place=jnp.zeros([], jnp.int32),
       rate=jnp.zeros([], jnp.result_type(float)),
-      inner=inner.init(params),
-      outer=outer.init(params),
+      inner=local.init(params),
+      outer=shared.init(params),
       anchor=jax.tree.map(jnp.asarray, params),
     )
 
@@ -144,7 +148,9 @@ def local_steps(
         ' picks a branch when the step is traced. Compile one step for each, or'
         ' leave it out to go by the count.'
       )
-    updates, inner_state = inner.update(
+    collectives.require_own(updates, axis_name, 'local_steps')
+    local, _ = optimizers(params)
+    updates, inner_state = local.update(
       updates, state.inner, params, **extra_args
     )
     updates = collectives.as_local(updates, axis_name)
@@ -181,12 +187,14 @@ def local_steps(
     moved = collectives.as_local(moved, axis_name)
     go = jnp.array(True)
     if learning_rate is not None:
-      go = state.rate != 0
+      # below the normal numbers 1 / rate is infinite
+      go = jnp.abs(state.rate) >= jnp.finfo(state.rate.dtype).tiny
       inverse = 1 / jnp.where(go, state.rate, 1)
       moved = _scale(moved, inverse)
     if present is not None:
       go &= aggregate.somebody(present, axis_name)
-    steps, outer_state = outer.update(
+    _, shared = optimizers(params)
+    steps, outer_state = shared.update(
       moved, state.outer, state.anchor, present=present, **extra_args
     )
     if learning_rate is not None:
@@ -244,6 +252,15 @@ def synchronised(state: Any, params: optax.Params) -> optax.Params:
   return found[0].anchor if found else params
 
 
+def _on_floats(
+  tx: optax.GradientTransformation, params: optax.Params
+) -> optax.GradientTransformationExtraArgs:
+  """Leaves integer leaves alone, which have no gradient to step along."""
+  if not all(map(_inexact, jax.tree.leaves(params))):
+    tx = optax.masked(tx, lambda tree: jax.tree.map(_inexact, tree))
+  return optax.with_extra_args_support(tx)
+
+
 def _from_anchor(updates, params, state: LocalStepsState):
   """Takes back, at the start of a round, what rounding left after the last."""
 
@@ -276,4 +293,4 @@ def _scale(tree, factor):
 
 
 def _inexact(leaf) -> bool:
-  return jnp.issubdtype(leaf.dtype, jnp.inexact)
+  return jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)

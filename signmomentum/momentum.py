@@ -55,8 +55,10 @@ def lion_momentum(
   def update_fn(updates, state, params=None):
     del params
 
+    jax.tree_util.tree_map_with_path(_require_own, updates, state.mu)
+
     def direction(g, m):
-      return (b1 * m + (1 - b1) * g).astype(g.dtype) if _moves(g) else g
+      return b1 * m + (1 - b1) * g if _moves(g) else g
 
     def momentum(g, m):
       return (b2 * m + (1 - b2) * g).astype(m.dtype) if _moves(g) else m
@@ -114,6 +116,28 @@ def ignore_non_finite() -> optax.GradientTransformation:
     return jax.tree.map(keep, updates), IgnoreNonFiniteState(ignored=ignored)
 
   return optax.GradientTransformation(init_fn, update_fn)
+
+
+def _require_own(path, g, m) -> None:
+  """Refuses a shared gradient where the momentum is each worker's own.
+
+  After the sum with the momentum its type would no longer show that it has been
+  summed over workers, and they would all vote for the same.
+  """
+  missing = _varying(m) - _varying(g)
+  if missing and _moves(g):
+    leaf = jax.tree_util.keystr(path) or 'the leaf'
+    raise ValueError(
+      f'lion_momentum: the gradient of {leaf} is the same on all workers of'
+      f' axis {", ".join(map(repr, missing))}, while the momentum is each'
+      " worker's own. Inside shard_map, jax.grad with respect to"
+      ' shared parameters sums over workers: differentiate with respect to'
+      ' signmomentum.as_local(params) instead.'
+    )
+
+
+def _varying(leaf) -> frozenset:
+  return jax.typeof(leaf).manual_axis_type.varying
 
 
 def _moves(leaf) -> bool:

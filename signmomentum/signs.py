@@ -225,8 +225,7 @@ def decode(tally: Tally, divisor: int | jax.Array, dtype) -> jax.Array:
     value -= _integer(tuple(_spread(plane, shape) for plane in tally.offset))
   if isinstance(divisor, int) and divisor == 1:
     return value.astype(dtype)
-  # bf16 holds integers only to 256. A division gives exactly 1 to the
-  # unanimous, which a product with a rounded 1/n does not.
+  # bf16 holds integers only to 256
   wide = jnp.promote_types(dtype, jnp.float32)
   return (value.astype(wide) / jnp.asarray(divisor, wide)).astype(dtype)
 

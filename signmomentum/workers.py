@@ -77,33 +77,46 @@ class Workers:
     self.axis_name = axis_name
 
   def init(
-    self, tx: optax.GradientTransformation, params: optax.Params
+    self,
+    tx: optax.GradientTransformation,
+    params: optax.Params,
+    **extra_args: Any,
   ) -> layout.WorkerState:
     """The state in which all workers start from the same parameters.
 
     Args:
       tx: the transformation; decides which leaves are per-worker.
-      params: the parameters of one worker.
+      params: the parameters of one worker. On islands, state that is made like
+        a parameter is spread over the island as the parameter is.
+      **extra_args: that ``tx.update`` cannot do without.
 
     Returns:
       the state; per-worker leaves ``[workers, ...]``, shared leaves once.
     """
-    marks = layout.worker_varying(tx, params, self.axis_name)
+    marks = layout.worker_varying(tx, params, self.axis_name, **extra_args)
     varying = tuple(jax.tree.leaves(marks))
-
-    def start(params):
-      state = layout.WorkerState(params, tx.init(params), varying)
-      leaves, treedef = jax.tree.flatten(state)
-      leaves = [
-        jnp.broadcast_to(leaf, (self.count, *jnp.shape(leaf))) if own else leaf
-        for leaf, own in zip(map(jnp.asarray, leaves), varying, strict=True)
-      ]
-      return jax.tree.unflatten(treedef, map(self._placed, leaves, varying))
-
+    params = jax.tree.map(_strong, params)
     with (
       contextlib.nullcontext() if self.mesh is None else jax.set_mesh(self.mesh)
     ):
-      return jax.jit(start)(params)
+      state = layout.WorkerState(params, tx.init(params), varying)
+      leaves, treedef = jax.tree.flatten(state)
+
+      def copies(leaves):
+        return [
+          jnp.broadcast_to(x, (self.count, *x.shape)) if own else jnp.copy(x)
+          for x, own in zip(leaves, varying, strict=True)
+        ]
+
+      leaves = [_strong(leaf) for leaf in leaves]
+      shardings = None
+      if self.mesh is not None:
+        shardings = list(map(self._sharding, leaves, varying))
+        leaves = [
+          jax.device_put(leaf, self._sharding(leaf, False)) for leaf in leaves
+        ]
+      leaves = jax.jit(copies, out_shardings=shardings)(leaves)
+    return jax.tree.unflatten(treedef, leaves)
 
   def step(
     self,
@@ -131,6 +144,9 @@ class Workers:
       state: layout.WorkerState, inputs: Any, *shared: Any
     ) -> tuple[layout.WorkerState, Any]:
       leaves, treedef = jax.tree.flatten(state)
+      own = [x for x, v in zip(leaves, state.varying, strict=True) if v]
+      self._require_workers('state of Workers.init, per-worker leaf ', own)
+      self._require_workers('inputs', inputs)
 
       def one_worker(leaves, inputs, shared):
         view = jax.tree.unflatten(treedef, leaves)
@@ -204,18 +220,40 @@ class Workers:
 
     return run
 
+  def _require_workers(self, what: str, tree: Any) -> None:
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+      if jnp.ndim(leaf) == 0 or jnp.shape(leaf)[0] != self.count:
+        raise ValueError(
+          f'Workers.step: {what}{jax.tree_util.keystr(path)} must have a'
+          f' leading axis of {self.count}, a row for each worker, but has'
+          f' shape {jnp.shape(leaf)}.'
+        )
+
+  def _sharding(self, leaf: jax.Array, own: bool) -> jax.NamedSharding:
+    """Where a leaf of one worker lies, and where the rows of all workers do."""
+    spec = jax.P()
+    mesh = getattr(leaf.sharding, 'mesh', None)
+    if mesh is not None and mesh.axis_names == self.mesh.axis_names:
+      spec = leaf.sharding.spec
+    return jax.NamedSharding(
+      self.mesh, jax.P(self.axis_name, *spec) if own else spec
+    )
+
   def _placed(self, leaf: jax.Array, own: bool) -> jax.Array:
-    """Gives a leaf its layout, and leaves axes inside an island alone."""
-    if self.mesh is None:
+    """Moves an input to the devices of its worker, if the mesh is strict."""
+    kinds = dict(zip(self.mesh.axis_names, self.mesh.axis_types, strict=True))
+    if kinds[self.axis_name] != jax.sharding.AxisType.Explicit:
       return leaf
     axis = [self.axis_name] if own else []
-    inner = leaf.ndim - len(axis)
-    kinds = dict(zip(self.mesh.axis_names, self.mesh.axis_types, strict=True))
-    if kinds[self.axis_name] == jax.sharding.AxisType.Explicit:
-      spec = jax.typeof(leaf).sharding.spec
-      spec = jax.P(*axis, *spec[len(axis) :])
-      return jax.sharding.reshard(leaf, jax.NamedSharding(self.mesh, spec))
-    free = jax.P.UNCONSTRAINED if len(kinds) > 1 else None
-    spec = jax.P(*axis, *[free] * inner)
-    sharding = jax.NamedSharding(self.mesh, spec)
-    return jax.lax.with_sharding_constraint(leaf, sharding)
+    spec = jax.typeof(leaf).sharding.spec
+    spec = jax.P(*axis, *spec[len(axis) :])
+    return jax.sharding.reshard(leaf, jax.NamedSharding(self.mesh, spec))
+
+
+def _strong(leaf: Any) -> jax.Array:
+  """An array whose dtype does not depend on what it meets: weak ones would
+  make the second step another program than the first."""
+  leaf = jnp.asarray(leaf)
+  if jnp.issubdtype(leaf.dtype, jax.dtypes.extended):  # random keys
+    return leaf
+  return jax.lax.convert_element_type(leaf, leaf.dtype)

@@ -1,5 +1,7 @@
 """Who may talk: a worker's own updates, and only where all take part."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -88,6 +90,34 @@ def test_a_worker_axis_of_two_mesh_axes(check):
   assert float(jax.jit(run)(SLOPES)) == 1.0
 
 
+@pytest.mark.parametrize('axis_type', [AXIS.Auto, AXIS.Explicit])
+@pytest.mark.parametrize(
+  'make',
+  [
+    lambda: sm.distributed_lion(0.1),
+    lambda: sm.distributed_signum(0.1, aggregation='sign_mean'),
+    lambda: sm.diloco(optax.adam(0.1), sync_every=2),
+    lambda: sm.distributed_sign_momentum(optax.adam(0.1), 0.1, 2),
+  ],
+)
+def test_a_momentum_does_not_hide_that_gradients_were_summed(make, axis_type):
+  """The worker's own momentum varies, and so does its sum with anything."""
+  tx = make()
+  workers = sm.Workers(4, _mesh(axis_type))
+  state = workers.init(tx, jnp.array(0.0))
+
+  @workers.step
+  def step(state, slope):
+    shared = sm.synchronised(state.opt_state, state.params)
+    gradient = jax.grad(lambda w: slope * w)(shared)
+    updates, opt_state = tx.update(gradient, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, updates)
+    return state.replace(params=params, opt_state=opt_state), None
+
+  with pytest.raises(ValueError, match='as_local'):
+    step(state, SLOPES)
+
+
 def _methods():
   return {
     'distributed_lion': sm.distributed_lion(0.1),
@@ -101,7 +131,11 @@ def _methods():
 WRAPPERS = {
   'apply_if_finite': lambda tx: optax.apply_if_finite(tx, 3),
   'MultiSteps.update': lambda tx: optax.MultiSteps(
-    tx, 2, should_skip_update_fn=optax.skip_not_finite
+    tx,
+    2,
+    should_skip_update_fn=functools.partial(
+      optax.skip_large_updates, max_squared_norm=1.0
+    ),
   ).gradient_transformation(),
 }
 

@@ -254,3 +254,35 @@ def test_parameters_and_outer_state_keep_their_dtype(dtype):
     state, local = _run(tx, params, [gradient] * 3)
     assert jax.tree.map(lambda x: x.dtype, state) == before
     assert local['w'].dtype == dtype
+
+
+@pytest.mark.parametrize('aggregation', ['mean', 'majority_vote'])
+def test_integer_leaves_are_left_alone(aggregation):
+  tx = sm.distributed_sign_momentum(
+    optax.adamw(0.1), 0.1, 2, aggregation=aggregation
+  )
+  params = {'w': jnp.ones(3), 'i': jnp.array([0, 1, 5])}
+  workers = sm.Workers(3)
+  state = workers.init(tx, params)
+
+  @workers.step
+  def step(state, gradient):
+    gradients = {'w': gradient, 'i': jnp.zeros(3, int)}
+    updates, opt_state = tx.update(gradients, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, updates)
+    return state.replace(params=params, opt_state=opt_state), None
+
+  for _ in range(4):
+    state, _ = step(state, jnp.ones((3, 3)))
+  anchor = state.opt_state.anchor
+  np.testing.assert_array_equal(anchor['i'], params['i'])
+  assert anchor['i'].dtype == params['i'].dtype
+  assert (anchor['w'] < 1).all()
+
+
+@pytest.mark.parametrize('rate', [1e-38, 1e-41, 1e-45, -0.0])
+def test_a_rate_without_a_finite_inverse_changes_nothing(rate):
+  tx = sm.distributed_sign_momentum(optax.sgd(rate), rate, 1)
+  state, local = _run(tx, jnp.ones(3), [jnp.ones((2, 3))] * 2)
+  np.testing.assert_array_equal(state.opt_state.anchor, 1.0)
+  np.testing.assert_array_equal(local, 1.0)

@@ -23,13 +23,21 @@ def test_lion_momentum_and_a_sign_are_lion():
     np.testing.assert_array_equal(update, expected)
 
 
-def test_momentum_has_its_own_dtype_and_the_direction_the_gradients():
+def test_momentum_has_its_own_dtype_and_the_direction_the_wider_one():
   tx = sm.lion_momentum(mu_dtype=jnp.float32)
-  state = tx.init(jnp.zeros(3, jnp.bfloat16))
+  state = tx.init(jnp.zeros(3, jnp.float16))
   assert state.mu.dtype == jnp.float32
-  update, state = tx.update(jnp.ones(3, jnp.bfloat16), state)
-  assert update.dtype == jnp.bfloat16
+  update, state = tx.update(jnp.ones(3, jnp.float16), state)
+  assert update.dtype == jnp.float32
   assert state.mu.dtype == jnp.float32
+  # a momentum too small for the gradient's dtype still has its sign
+  small = (
+    sm.lion_momentum()
+    .init(jnp.full(3, 1e-8))
+    ._replace(mu=jnp.full(3, 1e-8, jnp.float32))
+  )
+  update, _ = tx.update(jnp.zeros(3, jnp.float16), small)
+  assert (update > 0).all()
 
 
 @pytest.mark.parametrize('bad', [jnp.nan, jnp.inf, -jnp.inf])

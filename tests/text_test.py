@@ -107,7 +107,7 @@ def test_tokenizer_round_trip(name):
   assert ids.max() < tokenizer.vocab_size
   assert tokenizer.decode(ids) == sample
   # Python integers and arrays of any kind are fine too.
-  assert tokenizer.decode(ids.astype(np.int32).tolist()) == sample
+  assert tokenizer.decode(ids.astype(np.int32)) == sample
   # A document that spells a separator does not get one.
   sample += '<|endoftext|>'
   ids = tokenizer.encode(sample)

@@ -214,3 +214,89 @@ def test_any_mesh_may_be_set_around(axis_type):
     for workers in (sm.Workers(4, mesh), sm.Workers(3)):
       state = workers.init(tx, jnp.zeros(5))
       assert state.opt_state[0].mu.shape == (workers.count, 5)
+
+
+def _trainer(tx):
+  """Every worker's gradient is its input, the same for all elements."""
+
+  def step(state, slope):
+    gradient = jax.tree.map(
+      lambda p: slope * jnp.ones_like(p), sm.as_local(state.params)
+    )
+    updates, opt_state = tx.update(gradient, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, updates)
+    return state.replace(params=params, opt_state=opt_state), None
+
+  return step
+
+
+@pytest.mark.parametrize('devices', [False, True])
+def test_every_worker_must_have_its_row(devices):
+  workers = sm.Workers(4, _mesh(4) if devices else None)
+  tx = sm.distributed_lion(0.1)
+  step = workers.step(_trainer(tx))
+  state = workers.init(tx, jnp.zeros(3))
+  for bad in (jnp.arange(8.0), jnp.arange(3.0), jnp.array(1.0)):
+    with pytest.raises(
+      ValueError, match='inputs must have a leading axis of 4'
+    ):
+      step(state, bad)
+  eight = sm.Workers(8).init(tx, jnp.zeros(3))
+  with pytest.raises(ValueError, match='per-worker leaf.*axis of 4'):
+    step(eight, jnp.arange(4.0))
+
+
+@pytest.mark.parametrize('devices', [False, True])
+def test_frozen_leaves(devices):
+  """Zeros made like an array that differs have its type."""
+  workers = sm.Workers(4, _mesh(4) if devices else None)
+  tx = optax.partition(
+    {'train': sm.distributed_lion(0.5), 'freeze': optax.set_to_zero()},
+    {'a': 'train', 'b': 'freeze'},
+  )
+  state = workers.init(tx, {'a': jnp.zeros(3), 'b': jnp.ones(2)})
+  state, _ = workers.step(_trainer(tx))(state, jnp.ones(4))
+  np.testing.assert_array_equal(state.params['a'], -0.5)
+  assert (np.asarray(state.params['b']) == 1).all()
+
+
+@pytest.mark.parametrize('kind', [AXIS.Auto, AXIS.Explicit])
+def test_state_on_islands_lies_as_the_parameters_do_from_the_start(kind):
+  mesh = jax.make_mesh((4, 2), ('workers', 'model'), (kind,) * 2)
+  spread = jax.NamedSharding(mesh, jax.P(None, 'model'))
+  params = jax.device_put(jnp.zeros((64, 256)), spread)
+  workers = sm.Workers(4, mesh)
+  tx = sm.distributed_lion(0.5)
+  state = workers.init(tx, params)
+  assert state.opt_state[0].mu.addressable_shards[0].data.shape == (1, 64, 128)
+  step = workers.step(_trainer(tx))
+  for _ in range(3):
+    state, _ = step(state, jnp.ones(4))
+  assert step._cache_size() == 1
+
+
+@pytest.mark.parametrize('devices', [False, True])
+def test_weak_types_compile_once(devices):
+  workers = sm.Workers(4, _mesh(4) if devices else None)
+  for tx in (
+    sm.distributed_lion(0.5),
+    optax.inject_hyperparams(sm.distributed_lion)(0.5),
+  ):
+    state = workers.init(tx, {'a': 1.0, 'b': jnp.asarray(2.0)})
+    step = workers.step(_trainer(tx))
+    for _ in range(3):
+      state, _ = step(state, jnp.ones(4))
+    assert step._cache_size() == 1
+
+
+def test_init_passes_extra_arguments():
+  tx = optax.chain(sm.distributed_lion(0.1), optax.contrib.reduce_on_plateau())
+  state = sm.Workers(4).init(tx, jnp.zeros(3), value=jnp.array(1.0))
+  assert state.params.shape == (3,)
+
+
+def test_a_mean_over_one_of_two_worker_axes_is_not_shared():
+  for axes, differs in ((('a', 'b'), False), ('a', True), ('b', True)):
+    tx = optax.chain(sm.lion_momentum(), sm.aggregate_by_mean(axes))
+    marks = sm.worker_varying(tx, jnp.zeros(3), ('a', 'b'))
+    assert marks.params is differs
