@@ -18,7 +18,7 @@ from matplotlib import figure, ticker
 import ml_collections
 import numpy as np
 
-from experiments import errors, loop, metrics, report
+from experiments import errors, loop, metrics, provenance, report
 
 _CSV, _MARKDOWN = 'comparison.csv', 'comparison.md'
 _JSON, _PICTURE = 'comparison.json', 'comparison.png'
@@ -73,7 +73,7 @@ def run(
       return None
     summaries[method, seed] = summary
   rows = _rows(summaries.values())
-  _write(rows, summaries.values(), workdir)
+  _write(rows, summaries, workdir)
   _draw(rows, summaries, workdir)
   return rows
 
@@ -135,7 +135,9 @@ def _rows(summaries: Iterable[report.Summary]) -> list[Row]:
 
 
 def _write(
-  rows: list[Row], summaries: Iterable[report.Summary], workdir: pathlib.Path
+  rows: list[Row],
+  summaries: dict[tuple[str, int], report.Summary],
+  workdir: pathlib.Path,
 ) -> None:
   records = [dataclasses.asdict(row) for row in rows]
   with (workdir / _CSV).open('w', newline='', encoding='utf-8') as file:
@@ -145,7 +147,11 @@ def _write(
   (workdir / _MARKDOWN).write_text(markdown(rows), encoding='utf-8')
   everything = {
     'rows': records,
-    'runs': [dataclasses.asdict(summary) for summary in summaries],
+    'runs': [
+      dataclasses.asdict(summary)
+      | {'versions': provenance.recorded(_folder(workdir, *key))}
+      for key, summary in summaries.items()
+    ],
   }
   (workdir / _JSON).write_text(json.dumps(everything, indent=2) + '\n')
 

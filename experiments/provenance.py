@@ -52,11 +52,17 @@ def record(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
     _require_equal(config, config_lib.read(path), workdir)
   else:
     config_lib.save(config, path)
-  path = workdir / VERSIONS
-  calls = json.loads(path.read_text()) if path.exists() else []
+  calls = recorded(workdir)
   this = versions() | {'seed': config.seed}
   if this not in calls:
-    path.write_text(json.dumps([*calls, this], indent=2) + '\n')
+    text = json.dumps([*calls, this], indent=2) + '\n'
+    (workdir / VERSIONS).write_text(text)
+
+
+def recorded(workdir: pathlib.Path) -> list[dict[str, Any]]:
+  """What made a run: the versions, device and seed of each call."""
+  path = workdir / VERSIONS
+  return json.loads(path.read_text()) if path.exists() else []
 
 
 def _require_equal(

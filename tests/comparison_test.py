@@ -52,6 +52,7 @@ def test_the_table_has_means_and_spreads(folder):
 def test_all_files_tell_the_same(folder):
   record = json.loads((folder / 'comparison.json').read_text())
   assert len(record['runs']) == 4
+  assert all(run['versions'][0]['jax'] for run in record['runs'])
   rows = [comparison.Row(**row) for row in record['rows']]
   text = (folder / 'comparison.md').read_text()
   assert text == comparison.markdown(rows)
