@@ -25,7 +25,7 @@ def versions() -> dict[str, Any]:
   return {
     'python': platform.python_version(),
     **{package: metadata.version(package) for package in _PACKAGES},
-    'platform': platform.platform(),
+    'platform': f'{platform.system()} {platform.machine()}',
     'backend': device.platform,
     'device': device.device_kind,
     'cpus': os.cpu_count(),
