@@ -11,7 +11,9 @@ factory                         result                 bits up / down
 ==============================  =====================  ======================
 
 Every ``update`` takes the extra argument ``present``, a boolean scalar of each
-worker: the result is over those present, and zero if nobody is. The votes of a
+worker: the result is over those present, and zero if nobody is. (What follows
+in a chain, such as decay, then still acts; the methods in ``optimizers`` hold
+everything. An absent worker's own momentum goes on either way.) The votes of a
 whole tree travel as one bucket in two hops, one ``all_to_all`` and one
 ``all_gather``: each worker counts its share of the elements for all.
 """
@@ -122,7 +124,7 @@ def aggregate_by_majority_vote(
   Args:
     axis_name: the axis of the workers.
     zeros: ``'block'``, ``'exact'`` or ``'coin'``.
-    seed: of the coins.
+    seed: of the coins; two votes in one optimizer want two.
 
   Returns:
     the transformation. Its ``update`` takes ``present``.
@@ -249,8 +251,7 @@ def _aggregate_by_vote(
     key = jax.random.fold_in(key, collectives.worker_index(axis_name))
     zero_key, tie_key = jax.random.split(key)
 
-    positive = bucket.pack(leaves, lambda u: u > 0)
-    nonzero = bucket.pack(leaves, lambda u: (u > 0) | (u < 0))
+    positive, nonzero = bucket.pack(leaves)
     votes = signs.cast(positive, nonzero, zeros, zero_key, present)
     ballots = cut.read(
       collectives.exchange(cut.cut(votes), axis_name), like=votes

@@ -70,35 +70,35 @@ class Bucket:
   whole: int
   rows: int
 
-  def pack(
-    self,
-    arrays: Sequence[jax.Array],
-    predicate: Callable[[jax.Array], jax.Array],
-  ) -> jax.Array:
-    """Packs ``predicate`` of every element; what fills up is False.
+  def pack(self, arrays: Sequence[jax.Array]) -> tuple[jax.Array, jax.Array]:
+    """Packs the signs of all elements; what fills up is zero.
 
     Args:
       arrays: the leaves, of the planned sizes.
-      predicate: elementwise, to booleans.
 
     Returns:
-      the grid, ``[rows, 128]``.
+      two grids ``[rows, 128]``: where elements are above zero, and where they
+      are above or below.
     """
-    grids, rests = [jnp.zeros((0, signs.BLOCK), jnp.uint32)], []
+    positive, nonzero, rests = [], [], []
     for leaf, array in zip(self.leaves, arrays, strict=True):
       array = _gathered(array)
       if leaf.groups:
         tiles = array.reshape(-1)[: leaf.packed] if leaf.blocks else array
-        words = bits.pack(predicate(tiles.reshape(-1, leaf.columns)))
-        grids.append(words.reshape(-1, signs.BLOCK))
+        tiles = tiles.reshape(-1, leaf.columns)
+        positive.append(_grid(tiles > 0))
+        nonzero.append(_grid((tiles > 0) | (tiles < 0)))
       if leaf.blocks:
-        rest = predicate(array.reshape(-1)[leaf.packed :])
-        rests.append(jnp.pad(rest, (0, -rest.size % signs.BLOCK)))
+        rest = array.reshape(-1)[leaf.packed :]
+        # a NaN is neither above nor below
+        sign = (rest > 0).astype(jnp.int8) - (rest < 0).astype(jnp.int8)
+        rests.append(jnp.pad(sign, (0, -sign.size % signs.BLOCK)))
     if rests:
       joint = jnp.concatenate(rests)
-      joint = jnp.pad(joint, (0, -joint.size % _TILE))
-      grids.append(bits.pack(joint.reshape(-1, signs.BLOCK)))
-    return jnp.concatenate(grids)
+      joint = jnp.pad(joint, (0, -joint.size % _TILE)).reshape(-1, signs.BLOCK)
+      positive.append(_grid(joint > 0))
+      nonzero.append(_grid(joint != 0))
+    return jnp.concatenate(positive), jnp.concatenate(nonzero)
 
   def unpack(
     self,
@@ -227,6 +227,10 @@ def split(tree: Any) -> tuple[list[jax.Array], Callable[[list], Any]]:
     return jax.tree.unflatten(treedef, result)
 
   return [jnp.asarray(everything[i]) for i in floating], rebuild
+
+
+def _grid(bits_RxC: jax.Array) -> jax.Array:
+  return bits.pack(bits_RxC).reshape(-1, signs.BLOCK)
 
 
 def _planes(fn: Callable, tally: signs.Tally) -> signs.Tally:

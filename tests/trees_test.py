@@ -32,7 +32,7 @@ def _leaves(seed):
 def test_what_is_packed_comes_back():
   leaves = _leaves(0)
   bucket = trees.plan(leaves)
-  positive = bucket.pack(leaves, lambda x: x > 0)
+  positive, _ = bucket.pack(leaves)
   assert positive.shape == (bucket.rows, signs.BLOCK)
   back = bucket.unpack(signs.Tally(2, (positive,), 1), 1, like=leaves)
   for leaf, result in zip(leaves, back, strict=True):
@@ -46,7 +46,7 @@ def test_no_two_leaves_share_a_block():
   bucket = trees.plan(leaves)
   for i, shape in enumerate(SHAPES):
     only = [x if j == i else jnp.zeros_like(x) for j, x in enumerate(leaves)]
-    grid = bucket.pack(only, lambda x: x != 0)
+    _, grid = bucket.pack(only)
     votes = signs.cast(grid, grid, 'block', jax.random.key(0))
     counted = signs.majority_tally(votes)._replace(
       planes=votes.blocks, weight=1
@@ -67,7 +67,7 @@ def test_padding_is_less_than_a_row_and_a_block_a_leaf():
 
 def test_blocks_are_128_consecutive_elements_of_a_row():
   leaf = jnp.zeros((64, 256)).at[5, 128:].set(1.0)
-  grid = trees.plan([leaf]).pack([leaf], lambda x: x > 0)
+  grid, _ = trees.plan([leaf]).pack([leaf])
   votes = signs.cast(grid, grid, 'block', jax.random.key(0))
   flags = np.asarray(votes.blocks[0]).reshape(2, 2)  # groups x blocks of a row
   np.testing.assert_array_equal(flags, [[0, 1 << 5], [0, 0]])
