@@ -19,7 +19,7 @@ import statistics
 import time
 from typing import Any
 
-from absl import app, flags
+from absl import flags
 import jax
 import jax.numpy as jnp
 
@@ -152,4 +152,4 @@ def _medians(
 
 
 if __name__ == '__main__':
-  app.run(main)
+  entry.run(main)

@@ -10,7 +10,7 @@ finished. It leaves comparison.csv, .md, .json and .png in the directory.
 
 from collections.abc import Sequence
 
-from absl import app, flags
+from absl import flags
 
 from experiments import comparison, config, entry, errors, executors, methods
 
@@ -63,4 +63,4 @@ def _seed(text: str) -> int:
 
 
 if __name__ == '__main__':
-  app.run(main, flags_parser=config.parse_flags)
+  entry.run(main, flags_parser=config.parse_flags)

@@ -84,7 +84,7 @@ def parse_arg(arg: str, **defaults: Any) -> ml_collections.ConfigDict:
 def parse_flags(argv: Sequence[str]) -> list[str]:
   """Parses the flags and hands `--config.field=value` to `main`.
 
-  Use: `app.run(main, flags_parser=config.parse_flags)`, with
+  Use: `entry.run(main, flags_parser=config.parse_flags)`, with
   `main(overrides)` calling `config.load(_CONFIG.value, overrides)`.
 
   Args:

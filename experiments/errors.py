@@ -4,17 +4,11 @@ from collections.abc import Iterable, Mapping
 import difflib
 from typing import TypeVar
 
-from absl import app
-
 _T = TypeVar('_T')
 
 
-class UserError(app.UsageError, ValueError):
-  """A mistake in a command or a config.
-
-  `absl.app` prints a `UsageError` without a traceback; as a `ValueError` it
-  behaves as usual for code that calls us.
-  """
+class UserError(ValueError):
+  """A mistake in a command or a config; `entry.run` shows it in one line."""
 
 
 def unknown(what: str, name: str, allowed: Iterable[str]) -> UserError:

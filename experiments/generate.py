@@ -5,9 +5,9 @@ python -m experiments.generate --workdir=runs/gpt2_nano --prompt='The '
 
 from collections.abc import Sequence
 
-from absl import app, flags
+from absl import flags
 
-from experiments import entry, sampling
+from experiments import entry, errors, sampling
 
 _WORKDIR = flags.DEFINE_string(
   'workdir', None, 'Directory of a run.', required=True
@@ -23,7 +23,7 @@ _SEED = flags.DEFINE_integer('seed', 0, 'Of the draws.')
 def main(argv: Sequence[str]) -> None:
   """Reads the flags and prints."""
   if argv[1:]:
-    raise app.UsageError(f'Not a flag: {" ".join(argv[1:])}')
+    raise errors.UserError(f'Not a flag: {" ".join(argv[1:])}')
   entry.quiet()
   print(
     sampling.generate(
@@ -37,4 +37,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == '__main__':
-  app.run(main)
+  entry.run(main)

@@ -112,8 +112,11 @@ def _train(
   store = checkpoints.Checkpoints(workdir)
   if store.latest() is not None:
     step, state, position = store.restore(state)
+    print(f'Goes on from step {step:,} of {config.num_steps:,}.')
     sums = losses.Losses(**position['losses'])
     clock = dataclasses.replace(clock, earlier=position['seconds'])
+  else:
+    print('Compiling; the first round takes a while.')
   log = metrics.Metrics(workdir, step)
   bar = progress.Progress(
     config.num_steps * tokens_per_step, step * tokens_per_step

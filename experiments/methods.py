@@ -15,6 +15,7 @@ makes all local steps. Whatever decays, does so where `Plan.decay_mask` says.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+import functools
 import inspect
 from typing import Any, NamedTuple
 
@@ -131,7 +132,8 @@ def lion(
 # Signs, every step.
 
 
-def distributed_lion_majority_vote(
+def _distributed_lion(
+  aggregation: str,
   plan: Plan,
   learning_rate: float,
   b1: float,
@@ -140,36 +142,14 @@ def distributed_lion_majority_vote(
   warmup_steps: int,
   final_fraction: float,
 ) -> optax.GradientTransformation:
-  """Distributed Lion, MaVo."""
+  """Distributed Lion, MaVo or Avg."""
   return sm.distributed_lion(
     schedule(plan, learning_rate, warmup_steps, final_fraction),
     b1,
     b2,
     weight_decay,
     AXIS,
-    aggregation='majority_vote',
-    mask=plan.decay_mask,
-    seed=plan.seed,
-  )
-
-
-def distributed_lion_sign_mean(
-  plan: Plan,
-  learning_rate: float,
-  b1: float,
-  b2: float,
-  weight_decay: float,
-  warmup_steps: int,
-  final_fraction: float,
-) -> optax.GradientTransformation:
-  """Distributed Lion, Avg."""
-  return sm.distributed_lion(
-    schedule(plan, learning_rate, warmup_steps, final_fraction),
-    b1,
-    b2,
-    weight_decay,
-    AXIS,
-    aggregation='sign_mean',
+    aggregation=aggregation,
     mask=plan.decay_mask,
     seed=plan.seed,
   )
@@ -239,7 +219,8 @@ def diloco(
   )
 
 
-def distributed_sign_momentum(
+def _distributed_sign_momentum(
+  aggregation: str,
   plan: Plan,
   outer_learning_rate: float,
   outer_b1: float,
@@ -247,7 +228,7 @@ def distributed_sign_momentum(
   outer_weight_decay: float,
   **inner: Any,
 ) -> optax.GradientTransformation:
-  """Sign momentum outside."""
+  """Sign momentum outside; with a vote, each worker keeps its own."""
   local, rate = _adamw(plan, **inner)
   return sm.distributed_sign_momentum(
     local,
@@ -258,31 +239,7 @@ def distributed_sign_momentum(
     outer_b1,
     outer_b2,
     outer_weight_decay,
-    aggregation='mean',
-    mask=plan.decay_mask,
-  )
-
-
-def distributed_sign_momentum_one_bit(
-  plan: Plan,
-  outer_learning_rate: float,
-  outer_b1: float,
-  outer_b2: float,
-  outer_weight_decay: float,
-  **inner: Any,
-) -> optax.GradientTransformation:
-  """Sign momentum outside, kept by each worker and voted on."""
-  local, rate = _adamw(plan, **inner)
-  return sm.distributed_sign_momentum(
-    local,
-    rate,
-    plan.sync_every,
-    AXIS,
-    outer_learning_rate,
-    outer_b1,
-    outer_b2,
-    outer_weight_decay,
-    aggregation='majority_vote',
+    aggregation=aggregation,
     mask=plan.decay_mask,
     seed=plan.seed,
   )
@@ -291,16 +248,24 @@ def distributed_sign_momentum_one_bit(
 METHODS: dict[str, Callable[..., optax.GradientTransformation]] = {
   'adamw': adamw,
   'lion': lion,
-  'distributed_lion_majority_vote': distributed_lion_majority_vote,
-  'distributed_lion_sign_mean': distributed_lion_sign_mean,
+  'distributed_lion_majority_vote': functools.partial(
+    _distributed_lion, 'majority_vote'
+  ),
+  'distributed_lion_sign_mean': functools.partial(
+    _distributed_lion, 'sign_mean'
+  ),
   'distributed_signum': distributed_signum,
   'local_adamw': local_adamw,
   'slowmo': slowmo,
   'signed_slowmo': signed_slowmo,
   'lookahead': lookahead,
   'diloco': diloco,
-  'distributed_sign_momentum': distributed_sign_momentum,
-  'distributed_sign_momentum_one_bit': distributed_sign_momentum_one_bit,
+  'distributed_sign_momentum': functools.partial(
+    _distributed_sign_momentum, 'mean'
+  ),
+  'distributed_sign_momentum_one_bit': functools.partial(
+    _distributed_sign_momentum, 'majority_vote'
+  ),
 }
 
 

@@ -12,7 +12,7 @@ SIGTERM or Ctrl-C (then the exit code is 0), or at --stop_at_step.
 
 from collections.abc import Sequence
 
-from absl import app, flags
+from absl import flags
 
 from experiments import config, entry, executors, loop
 
@@ -49,4 +49,4 @@ def main(overrides: Sequence[str]) -> None:
 
 
 if __name__ == '__main__':
-  app.run(main, flags_parser=config.parse_flags)
+  entry.run(main, flags_parser=config.parse_flags)

@@ -168,15 +168,15 @@ def test_save_and_read(tmp_path):
 
 def _command_line(family, *flags):
   script = textwrap.dedent("""
-    from absl import app, flags
-    from experiments import config
+    from absl import flags
+    from experiments import config, entry
 
     _CONFIG = flags.DEFINE_string('config', None, 'Config.', required=True)
 
     def main(overrides):
       print(config.load(_CONFIG.value, overrides).to_json())
 
-    app.run(main, flags_parser=config.parse_flags)
+    entry.run(main, flags_parser=config.parse_flags)
     """)
   return subprocess.run(
     [sys.executable, '-c', script, f'--config={family}:size=5', *flags],
