@@ -132,7 +132,8 @@ def local_steps(
       rate=jnp.zeros([], jnp.result_type(float)),
       inner=local.init(params),
       outer=shared.init(params),
-      anchor=jax.tree.map(jnp.asarray, params),
+      # a copy: parameters and state can then both be donated to a step
+      anchor=jax.tree.map(jnp.array, params),
     )
 
   def update_fn(

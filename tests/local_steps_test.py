@@ -1,6 +1,7 @@
 """Rounds: when workers talk, in which units, and what stays untouched."""
 
 import fractions
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -286,3 +287,22 @@ def test_a_rate_without_a_finite_inverse_changes_nothing(rate):
   state, local = _run(tx, jnp.ones(3), [jnp.ones((2, 3))] * 2)
   np.testing.assert_array_equal(state.opt_state.anchor, 1.0)
   np.testing.assert_array_equal(local, 1.0)
+
+
+def test_parameters_and_state_can_be_donated_together():
+  tx = sm.diloco(optax.sgd(0.5), sync_every=1, outer_learning_rate=1.0)
+  params = jnp.ones(1000)
+  state = tx.init(params)
+
+  @functools.partial(jax.jit, donate_argnums=(0, 1))
+  def step(params, state):
+    run = jax.vmap(
+      lambda gradient: tx.update(gradient, state, params),
+      out_axes=(0, None),
+      axis_name='workers',
+    )
+    updates, new_state = run(jnp.ones((2, 1000)))
+    return optax.apply_updates(params, updates[0]), new_state
+
+  params, state = step(params, state)
+  assert (params < 1).all()
