@@ -20,7 +20,7 @@ help:  ## show this text
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' \
 	  $(MAKEFILE_LIST)
 
-train: $(VENV)/.installed  ## set up, then the main job (about 4 minutes)
+train: $(VENV)/.installed  ## set up, then the main job (2 to 4 minutes)
 	$(BIN)/python -m experiments.train --config=$(CONFIG) --workdir=$(WORKDIR)
 
 # Cheap failures first.

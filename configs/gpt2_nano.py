@@ -4,9 +4,10 @@
     python -m experiments.train --config=configs/gpt2_nano.py \
       --workdir=runs/gpt2_nano
 
-About 3 minutes on 2 CPU cores. A sign step moves a weight by at most
-outer_learning_rate * learning_rate a round, so the method needs thousands of
-rounds: 3000 here. With 400 it is far behind SlowMo and local averaging.
+About 2 minutes on 2 CPU cores, 4 beside other work. A sign step moves a weight
+by at most outer_learning_rate * learning_rate a round, so the method needs
+thousands of rounds: 3000 here. With 400 it is far behind SlowMo and local
+averaging.
 
 Validation loss in nats per byte, of one seed (all methods and the figure are in
 experiments/results/gpt2_nano):
