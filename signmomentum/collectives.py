@@ -59,8 +59,13 @@ def checked(axis_name: AxisName) -> bool:
 
 def differs(array: Any, axis_name: AxisName) -> bool:
   """Whether the type of an array says that it differs between workers."""
-  axes = set(axis_name if isinstance(axis_name, tuple) else (axis_name,))
-  return axes <= jax.typeof(array).manual_axis_type.varying
+  varying = jax.typeof(array).manual_axis_type.varying
+  return set(axes(axis_name)) <= varying
+
+
+def axes(axis_name: AxisName) -> tuple[Hashable, ...]:
+  """The axes of a name, of which there may be several."""
+  return axis_name if isinstance(axis_name, tuple) else (axis_name,)
 
 
 def as_local(tree: Any, axis_name: AxisName = 'workers') -> Any:
@@ -98,11 +103,10 @@ def as_local(tree: Any, axis_name: AxisName = 'workers') -> Any:
   """
   if not checked(axis_name):
     return tree
-  axes = axis_name if isinstance(axis_name, tuple) else (axis_name,)
 
   def cast(array: jax.Array) -> jax.Array:
     known = jax.typeof(array).manual_axis_type.varying
-    missing = tuple(axis for axis in axes if axis not in known)
+    missing = tuple(a for a in axes(axis_name) if a not in known)
     return jax.lax.pcast(array, missing, to='varying') if missing else array
 
   return jax.tree.map(cast, tree)

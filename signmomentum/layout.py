@@ -23,7 +23,7 @@ from jax.extend import core
 import jax.numpy as jnp
 import optax
 
-from signmomentum import collectives
+from signmomentum import collectives, trees
 
 # what these return is the same on all workers of the axis
 _SHARING = ('psum', 'pmax', 'pmin', 'all_gather', 'psum_invariant')
@@ -99,13 +99,15 @@ def worker_varying(
     lambda p: jax.ShapeDtypeStruct(jnp.shape(p), jnp.result_type(p)), params
   )
   state = jax.eval_shape(lambda p: WorkerState(p, tx.init(p)), params)
-  floating = [p for p in jax.tree.leaves(params) if _is_floating(p)]
+  floating = [p for p in jax.tree.leaves(params) if trees.is_inexact(p)]
 
   def update(state, floats):
     own = iter(floats)
     gradients = jax.tree.map(
       # what moves an integer is no gradient: let it be something to add
-      lambda p: next(own) if _is_floating(p) else jnp.zeros(p.shape, p.dtype),
+      lambda p: (
+        next(own) if trees.is_inexact(p) else jnp.zeros(p.shape, p.dtype)
+      ),
       params,
     )
     updates, opt_state = tx.update(
@@ -115,7 +117,7 @@ def worker_varying(
 
   # the axis is bound to no devices, and how many workers there are won't matter
   trace = jax.make_jaxpr(
-    update, axis_env=[(axis, 2) for axis in _axes(axis_name)]
+    update, axis_env=[(axis, 2) for axis in collectives.axes(axis_name)]
   )
   program = trace(state, floating)
   leaves, treedef = jax.tree.flatten(state)
@@ -143,7 +145,7 @@ def _types(update, leaves, own, floating, axis_name) -> list[bool]:
   The executor on devices goes by them, so the layout must.
   """
   around = jax.sharding.get_abstract_mesh()
-  axes = _axes(axis_name)
+  axes = collectives.axes(axis_name)
   # a mesh inside another that is set must have its size
   sizes = (2,) * len(axes)
   if not around.empty:
@@ -199,7 +201,7 @@ def _follow_equation(equation, inputs, axis_name) -> list[bool]:
   name, params = equation.primitive.name, equation.params
   number = len(equation.outvars)
   if _mentions(equation, axis_name):
-    covered = set(_axes(axis_name)) <= set(_mentioned(equation))
+    covered = set(collectives.axes(axis_name)) <= set(_mentioned(equation))
     if name in _SHARING and covered:
       return [False] * number
     return [any(inputs) if name in _SHARING else True] * number
@@ -271,7 +273,7 @@ def _communicates(jaxpr, axis_name) -> bool:
 
 
 def _mentions(equation, axis_name) -> bool:
-  return bool(set(_axes(axis_name)) & set(_mentioned(equation)))
+  return bool(set(collectives.axes(axis_name)) & set(_mentioned(equation)))
 
 
 def _mentioned(equation) -> tuple:
@@ -279,11 +281,7 @@ def _mentioned(equation) -> tuple:
   if equation.primitive.name not in _NAMED:  # axes of a sum are numbers
     return ()
   params = equation.params
-  return _axes(params.get('axes', params.get('axis_name', ())))
-
-
-def _axes(axis_name) -> tuple:
-  return axis_name if isinstance(axis_name, tuple) else (axis_name,)
+  return collectives.axes(params.get('axes', params.get('axis_name', ())))
 
 
 def _jaxprs(params: dict[str, Any]) -> list[core.Jaxpr]:
@@ -293,7 +291,3 @@ def _jaxprs(params: dict[str, Any]) -> list[core.Jaxpr]:
   )
   closed = (v.jaxpr if isinstance(v, core.ClosedJaxpr) else v for v in values)
   return [value for value in closed if isinstance(value, core.Jaxpr)]
-
-
-def _is_floating(leaf) -> bool:
-  return jnp.issubdtype(leaf.dtype, jnp.inexact)

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from signmomentum import aggregate, arguments, collectives
+from signmomentum import aggregate, arguments, collectives, trees
 
 
 class LocalStepsState(NamedTuple):
@@ -121,17 +121,13 @@ def local_steps(
   """
   arguments.require_int('local_steps', 'sync_every', sync_every, least=1)
 
-  def optimizers(params):
-    return _on_floats(inner, params), _on_floats(outer, params)
-
   def init_fn(params):
-    local, shared = optimizers(params)
     return LocalStepsState(
       count=jnp.zeros([], jnp.int32),
       place=jnp.zeros([], jnp.int32),
       rate=jnp.zeros([], jnp.result_type(float)),
-      inner=local.init(params),
-      outer=shared.init(params),
+      inner=_on_floats(inner, params).init(params),
+      outer=_on_floats(outer, params).init(params),
       # a copy: parameters and state can then both be donated to a step
       anchor=jax.tree.map(jnp.array, params),
     )
@@ -150,8 +146,7 @@ def local_steps(
         ' leave it out to go by the count.'
       )
     collectives.require_own(updates, axis_name, 'local_steps')
-    local, _ = optimizers(params)
-    updates, inner_state = local.update(
+    updates, inner_state = _on_floats(inner, params).update(
       updates, state.inner, params, **extra_args
     )
     updates = collectives.as_local(updates, axis_name)
@@ -194,8 +189,7 @@ def local_steps(
       moved = _scale(moved, inverse)
     if present is not None:
       go &= aggregate.somebody(present, axis_name)
-    _, shared = optimizers(params)
-    steps, outer_state = shared.update(
+    steps, outer_state = _on_floats(outer, params).update(
       moved, state.outer, state.anchor, present=present, **extra_args
     )
     if learning_rate is not None:
@@ -257,8 +251,8 @@ def _on_floats(
   tx: optax.GradientTransformation, params: optax.Params
 ) -> optax.GradientTransformationExtraArgs:
   """Leaves integer leaves alone, which have no gradient to step along."""
-  if not all(map(_inexact, jax.tree.leaves(params))):
-    tx = optax.masked(tx, lambda tree: jax.tree.map(_inexact, tree))
+  if not all(map(trees.is_inexact, jax.tree.leaves(params))):
+    tx = optax.masked(tx, lambda tree: jax.tree.map(trees.is_inexact, tree))
   return optax.with_extra_args_support(tx)
 
 
@@ -267,7 +261,7 @@ def _from_anchor(updates, params, state: LocalStepsState):
 
   def first(updates):
     return jax.tree.map(
-      lambda u, a, p: u + (a - p).astype(u.dtype) if _inexact(u) else u,
+      lambda u, a, p: u + (a - p).astype(u.dtype) if trees.is_inexact(u) else u,
       updates,
       state.anchor,
       params,
@@ -277,21 +271,17 @@ def _from_anchor(updates, params, state: LocalStepsState):
 
 
 def _difference(a, b):
-  return a - b if _inexact(a) else jnp.zeros_like(a)
+  return a - b if trees.is_inexact(a) else jnp.zeros_like(a)
 
 
 def _widened(a, b):
   """The first, in the wider of two floating dtypes."""
-  if not (_inexact(a) and _inexact(b)):
+  if not (trees.is_inexact(a) and trees.is_inexact(b)):
     return a
   return a.astype(jnp.promote_types(a.dtype, b.dtype))
 
 
 def _scale(tree, factor):
   return jax.tree.map(
-    lambda x: (x * factor).astype(x.dtype) if _inexact(x) else x, tree
+    lambda x: (x * factor).astype(x.dtype) if trees.is_inexact(x) else x, tree
   )
-
-
-def _inexact(leaf) -> bool:
-  return jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)

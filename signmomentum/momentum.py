@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from signmomentum import trees
+
 
 class LionMomentumState(NamedTuple):
   """State of :func:`lion_momentum`."""
@@ -58,10 +60,12 @@ def lion_momentum(
     jax.tree_util.tree_map_with_path(_require_own, updates, state.mu)
 
     def direction(g, m):
-      return b1 * m + (1 - b1) * g if _moves(g) else g
+      return b1 * m + (1 - b1) * g if trees.is_inexact(g) else g
 
     def momentum(g, m):
-      return (b2 * m + (1 - b2) * g).astype(m.dtype) if _moves(g) else m
+      return (
+        (b2 * m + (1 - b2) * g).astype(m.dtype) if trees.is_inexact(g) else m
+      )
 
     mu = jax.tree.map(momentum, updates, state.mu)
     directions = jax.tree.map(direction, updates, state.mu)
@@ -104,11 +108,11 @@ def ignore_non_finite() -> optax.GradientTransformation:
   def update_fn(updates, state, params=None):
     del params
     finite = jnp.array(True)
-    for leaf in filter(_moves, jax.tree.leaves(updates)):
+    for leaf in filter(trees.is_inexact, jax.tree.leaves(updates)):
       finite &= jnp.all(jnp.isfinite(leaf))
 
     def keep(leaf):
-      return jnp.where(finite, leaf, 0) if _moves(leaf) else leaf
+      return jnp.where(finite, leaf, 0) if trees.is_inexact(leaf) else leaf
 
     ignored = jnp.where(
       finite, state.ignored, optax.safe_increment(state.ignored)
@@ -125,7 +129,7 @@ def _require_own(path, g, m) -> None:
   summed over workers, and they would all vote for the same.
   """
   missing = _varying(m) - _varying(g)
-  if missing and _moves(g):
+  if missing and trees.is_inexact(g):
     leaf = jax.tree_util.keystr(path) or 'the leaf'
     raise ValueError(
       f'lion_momentum: the gradient of {leaf} is the same on all workers of'
@@ -138,8 +142,3 @@ def _require_own(path, g, m) -> None:
 
 def _varying(leaf) -> frozenset:
   return jax.typeof(leaf).manual_axis_type.varying
-
-
-def _moves(leaf) -> bool:
-  """Whether a leaf is a real gradient, not an integer's (float0)."""
-  return jnp.issubdtype(leaf.dtype, jnp.inexact)

@@ -229,6 +229,11 @@ def split(tree: Any) -> tuple[list[jax.Array], Callable[[list], Any]]:
   return [jnp.asarray(everything[i]) for i in floating], rebuild
 
 
+def is_inexact(leaf: Any) -> bool:
+  """Whether a leaf can have a gradient, which an integer (float0) has not."""
+  return jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
+
+
 def _grid(bits_RxC: jax.Array) -> jax.Array:
   return bits.pack(bits_RxC).reshape(-1, signs.BLOCK)
 
