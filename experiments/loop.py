@@ -18,6 +18,7 @@ from experiments import (
   errors,
   evaluate,
   executors,
+  faults,
   interrupts,
   losses,
   methods,
@@ -62,6 +63,7 @@ def train(
   _require_whole_rounds(config)
   team = executors.get(workers, config.workers)
   tx = optimizer(config)
+  faults.get(config)
   workdir = pathlib.Path(workdir)
   provenance.record(config, workdir)
   summary = report.load(workdir)
@@ -94,11 +96,13 @@ def _train(
   model = model_config(config, tokens.vocab_size)
   params = gpt2.init(model, jax.random.key(config.seed))
   bits = traffic.bits_per_parameter(
-    tx, params, config.workers, config.sync_every
+    tx, params, config.workers, config.sync_every, faults.get(config)
   )
   evaluator = evaluate.Evaluator(model, tokens.validation, config.eval_tokens)
   run_round = team.step(
-    rounds.program(tx, model, config.sync_every, config.seed)
+    rounds.program(
+      tx, model, config.sync_every, config.seed, faults.get(config)
+    )
   )
   tokens_per_step = config.workers * config.batch_size * config.data.context
 

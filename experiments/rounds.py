@@ -11,9 +11,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from experiments import faults as faults_lib
 from experiments import methods
 from experiments.models import gpt2
 import signmomentum as sm
+
+_ABSENCE = 0xAB5E  # sets these draws apart from those of dropout
 
 
 def program(
@@ -21,6 +24,7 @@ def program(
   model: gpt2.GPT2Config,
   sync_every: int,
   seed: int,
+  faults: faults_lib.Faults = faults_lib.NONE,
 ) -> Callable:
   """Builds what one worker does in a round, for `Workers.step`.
 
@@ -28,7 +32,8 @@ def program(
     tx: the method.
     model: the model.
     sync_every: local steps in a round.
-    seed: of dropout.
+    seed: of dropout and of who is absent.
+    faults: what goes wrong.
 
   Returns:
     a function of the state, the worker's tokens `[sync_every, B, L + 1]`, and,
@@ -39,7 +44,8 @@ def program(
 
   def local_step(state, tokens_BxL, step):
     key = jax.random.fold_in(jax.random.key(seed), step)
-    key = jax.random.fold_in(key, jax.lax.axis_index(methods.AXIS))
+    worker = jax.lax.axis_index(methods.AXIS)
+    key = jax.random.fold_in(key, worker)
 
     def mean_nats(params):
       logits_BxLxV = gpt2.apply(model, params, tokens_BxL[:, :-1], key)
@@ -48,7 +54,13 @@ def program(
     loss, gradient = jax.value_and_grad(mean_nats)(
       sm.as_local(state.params, methods.AXIS)
     )
-    updates, opt_state = tx.update(gradient, state.opt_state, state.params)
+    extra_args = faults.extra_args(jax.random.fold_in(key, _ABSENCE))
+    updates, opt_state = tx.update(
+      faults.corrupt(gradient, worker),
+      state.opt_state,
+      state.params,
+      **extra_args,
+    )
     params = optax.apply_updates(state.params, updates)
     state = state.replace(params=params, opt_state=opt_state)
     return state, (loss, optax.tree.norm(gradient))

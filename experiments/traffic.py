@@ -10,6 +10,7 @@ import numpy as np
 import optax
 
 from experiments import errors
+from experiments import faults as faults_lib
 import signmomentum as sm
 
 # The program is read, not run: its machine code need not be fast.
@@ -24,6 +25,7 @@ def bits_per_parameter(
   params: optax.Params,
   workers: int,
   sync_every: int,
+  faults: faults_lib.Faults = faults_lib.NONE,
   axis_name: str = 'workers',
 ) -> float:
   """Bits that one worker sends per parameter and local step: a round's mean.
@@ -33,6 +35,7 @@ def bits_per_parameter(
     params: one worker's parameters, or their shapes.
     workers: number of workers.
     sync_every: local steps in a round.
+    faults: what goes wrong; that workers may be absent takes words to say.
     axis_name: the axis of the workers.
 
   Raises:
@@ -65,8 +68,13 @@ def bits_per_parameter(
 
   def sent(sync: bool) -> float:
     def update(state, gradient):
+      key = jax.random.fold_in(jax.random.key(0), jax.lax.axis_index(axis_name))
       updates, opt_state = tx.update(
-        gradient, state.opt_state, state.params, sync=sync
+        gradient,
+        state.opt_state,
+        state.params,
+        sync=sync,
+        **faults.extra_args(key),
       )
       new = optax.apply_updates(state.params, updates)
       return state.replace(params=new, opt_state=opt_state), ()
