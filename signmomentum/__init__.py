@@ -43,12 +43,19 @@ what a compiled program sends.
 """
 
 from signmomentum import wire
-from signmomentum.aggregate import (
-  aggregate_by_majority_vote,
-  aggregate_by_mean,
-  aggregate_by_sign_mean,
-)
+from signmomentum.aggregate import aggregate_by_mean
+from signmomentum.averaging import with_state_averaging
 from signmomentum.collectives import as_local
+from signmomentum.compress import scale_by_randomized_sign
+from signmomentum.compressed_sgd import (
+  deep_gradient_compression,
+  graddrop,
+  terngrad,
+)
+from signmomentum.feedback import (
+  with_error_feedback,
+  with_momentum_correction,
+)
 from signmomentum.layout import WorkerState, worker_varying
 from signmomentum.local_steps import LocalStepsState, local_steps, synchronised
 from signmomentum.momentum import ignore_non_finite, lion_momentum
@@ -65,6 +72,13 @@ from signmomentum.outer import (
   signed_slowmo,
   slowmo,
 )
+from signmomentum.sharding import shard_over_workers
+from signmomentum.sparse import aggregate_by_top_k
+from signmomentum.ternary import aggregate_by_ternary_mean
+from signmomentum.votes import (
+  aggregate_by_majority_vote,
+  aggregate_by_sign_mean,
+)
 from signmomentum.workers import Workers
 
 __all__ = (
@@ -74,20 +88,30 @@ __all__ = (
   'aggregate_by_majority_vote',
   'aggregate_by_mean',
   'aggregate_by_sign_mean',
+  'aggregate_by_ternary_mean',
+  'aggregate_by_top_k',
   'as_local',
+  'deep_gradient_compression',
   'diloco',
   'distributed_lion',
   'distributed_sign_momentum',
   'distributed_signum',
+  'graddrop',
   'ignore_non_finite',
   'lion_momentum',
   'local_steps',
   'lookahead',
   'nesterov',
+  'scale_by_randomized_sign',
+  'shard_over_workers',
   'sign_momentum',
   'signed_slowmo',
   'slowmo',
   'synchronised',
+  'terngrad',
   'wire',
+  'with_error_feedback',
+  'with_momentum_correction',
+  'with_state_averaging',
   'worker_varying',
 )

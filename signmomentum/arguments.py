@@ -1,5 +1,6 @@
-"""Checks of arguments that must be whole numbers."""
+"""Checks of arguments, made where a transformation is made."""
 
+from collections.abc import Collection
 import numbers
 from typing import Any
 
@@ -38,3 +39,59 @@ def require_int(who: str, name: str, value: Any, least: int) -> None:
     raise TypeError(f'{who}: {name} must be an int, not {value!r}.')
   if not isinstance(value, jax.core.Tracer) and value < least:
     raise ValueError(f'{who}: {name} must be at least {least}, not {value}.')
+
+
+def require_one_of(
+  who: str, name: str, value: Any, allowed: Collection[str]
+) -> None:
+  """Refuses what is not one of a few words.
+
+  Raises:
+    ValueError: it is none of them.
+
+  Example:
+    >>> from signmomentum import arguments
+    >>> arguments.require_one_of('terngrad', 'kind', 'red', ('blue', 'green'))
+    Traceback (most recent call last):
+    ...
+    ValueError: terngrad: kind must be one of ['blue', 'green'], not 'red'.
+  """
+  if value not in allowed:
+    raise ValueError(
+      f'{who}: {name} must be one of {sorted(allowed)}, not {value!r}.'
+    )
+
+
+def require_positive(who: str, name: str, value: Any) -> None:
+  """Refuses a number that is not above 0; what is traced passes.
+
+  Raises:
+    ValueError: it is 0, below, or NaN.
+
+  Example:
+    >>> from signmomentum import arguments
+    >>> arguments.require_positive('terngrad', 'clip_factor', 0)
+    Traceback (most recent call last):
+    ...
+    ValueError: terngrad: clip_factor must be above 0, not 0.
+  """
+  if not isinstance(value, jax.core.Tracer) and not value > 0:
+    raise ValueError(f'{who}: {name} must be above 0, not {value}.')
+
+
+def require_static_bool(who: str, name: str, value: Any) -> None:
+  """Refuses what does not say yes, no or None when a step is traced.
+
+  Raises:
+    TypeError: the value is neither a Python bool nor None.
+
+  Example:
+    >>> from signmomentum import arguments
+    >>> arguments.require_static_bool('local_steps', 'sync', True)
+  """
+  if not (value is None or isinstance(value, bool)):
+    raise TypeError(
+      f'{who}: {name} must be a Python bool or None, not {type(value)}: it'
+      ' picks a branch when the step is traced. Compile one step for each, or'
+      ' leave it out to go by the count.'
+    )

@@ -36,6 +36,11 @@ def total(array: jax.Array, axis_name: AxisName) -> jax.Array:
   return jax.lax.psum(array, axis_name)
 
 
+def maximum(array: jax.Array, axis_name: AxisName) -> jax.Array:
+  """Largest over workers; the result is shared."""
+  return jax.lax.pmax(array, axis_name)
+
+
 def exchange(messages: jax.Array, axis_name: AxisName) -> jax.Array:
   """Sends row ``i`` to worker ``i``; row ``j`` of the result is from ``j``."""
   return jax.lax.all_to_all(messages, axis_name, 0, 0, tiled=True)
@@ -59,8 +64,7 @@ def checked(axis_name: AxisName) -> bool:
 
 def differs(array: Any, axis_name: AxisName) -> bool:
   """Whether the type of an array says that it differs between workers."""
-  varying = jax.typeof(array).manual_axis_type.varying
-  return set(axes(axis_name)) <= varying
+  return set(axes(axis_name)) <= _varying(array)
 
 
 def axes(axis_name: AxisName) -> tuple[Hashable, ...]:
@@ -105,7 +109,7 @@ def as_local(tree: Any, axis_name: AxisName = 'workers') -> Any:
     return tree
 
   def cast(array: jax.Array) -> jax.Array:
-    known = jax.typeof(array).manual_axis_type.varying
+    known = _varying(array)
     missing = tuple(a for a in axes(axis_name) if a not in known)
     return jax.lax.pcast(array, missing, to='varying') if missing else array
 
@@ -137,6 +141,40 @@ def require_own(tree: Any, axis_name: AxisName, who: str) -> None:
         ' shared parameters sums over workers: differentiate with respect to'
         f' signmomentum.as_local(params, {axis_name!r}) instead.'
       )
+
+
+def require_own_like(tree: Any, state: Any, who: str, what: str) -> None:
+  """Refuses a shared gradient where the state to add it to is each worker's.
+
+  After the sum its type would no longer show that it has been summed over
+  workers, and they would all send the same.
+
+  Args:
+    tree: what comes in.
+    state: a tree like it, of which each worker has its own.
+    who: the factory, for the message.
+    what: what the state is, for the message.
+
+  Raises:
+    ValueError: by its type, a leaf is the same on every worker already.
+  """
+
+  def check(path, leaf, own):
+    missing = _varying(own) - _varying(leaf)
+    if missing and jnp.issubdtype(jnp.result_type(leaf), jnp.inexact):
+      raise ValueError(
+        f'{who}: the gradient of {jax.tree_util.keystr(path) or "the leaf"} is'
+        f' the same on all workers of axis {", ".join(map(repr, missing))},'
+        f" while the {what} is each worker's own. Inside shard_map, jax.grad"
+        ' with respect to shared parameters sums over workers: differentiate'
+        ' with respect to signmomentum.as_local(params) instead.'
+      )
+
+  jax.tree_util.tree_map_with_path(check, tree, state)
+
+
+def _varying(leaf: Any) -> frozenset:
+  return jax.typeof(leaf).manual_axis_type.varying
 
 
 def _refuse_own_branch(who: str) -> None:

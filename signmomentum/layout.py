@@ -98,7 +98,7 @@ def worker_varying(
   params = jax.tree.map(
     lambda p: jax.ShapeDtypeStruct(jnp.shape(p), jnp.result_type(p)), params
   )
-  state = jax.eval_shape(lambda p: WorkerState(p, tx.init(p)), params)
+  state = WorkerState(params, _opt_state(tx, params, axis_name, 2))
   floating = [p for p in jax.tree.leaves(params) if trees.is_inexact(p)]
 
   def update(state, floats):
@@ -136,6 +136,49 @@ def worker_varying(
     return _types(flat_update, leaves, own, floating, axis_name)
 
   return jax.tree.unflatten(treedef, _fixed_point(typed, varying))
+
+
+def start(
+  tx: optax.GradientTransformation,
+  params: optax.Params,
+  axis_name: collectives.AxisName,
+  count: int,
+) -> tuple[optax.OptState, bool]:
+  """The state of the optimizer that a worker, or each worker, starts with.
+
+  Args:
+    tx: any transformation.
+    params: parameters of one worker.
+    axis_name: the axis of the workers.
+    count: the size of each axis in the name.
+
+  Returns:
+    the state of one worker and False, or, if ``init`` asks for the axis, those
+    of all workers, ``[workers, ...]``, and True.
+  """
+  try:
+    return tx.init(params), False
+  except NameError:
+    init = tx.init
+    for axis in collectives.axes(axis_name):
+      init = jax.vmap(init, None, axis_name=axis, axis_size=count)
+    return init(params), True
+
+
+def _opt_state(tx, params, axis_name, count) -> optax.OptState:
+  """Shapes and dtypes of the state of one worker."""
+  stacked = False
+
+  def init(params):
+    nonlocal stacked
+    state, stacked = start(tx, params, axis_name, count)
+    return state
+
+  state = jax.eval_shape(init, params)
+  lead = len(collectives.axes(axis_name)) if stacked else 0
+  return jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(x.shape[lead:], x.dtype), state
+  )
 
 
 def _types(update, leaves, own, floating, axis_name) -> list[bool]:

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from signmomentum import aggregate, arguments, collectives, trees
+from signmomentum import aggregator, arguments, collectives, trees
 
 
 class LocalStepsState(NamedTuple):
@@ -139,12 +139,7 @@ def local_steps(
       raise ValueError(
         'local_steps: update needs params: tx.update(updates, state, params).'
       )
-    if not (sync is None or isinstance(sync, bool)):
-      raise TypeError(
-        f'local_steps: sync must be a Python bool or None, not {type(sync)}: it'
-        ' picks a branch when the step is traced. Compile one step for each, or'
-        ' leave it out to go by the count.'
-      )
+    arguments.require_static_bool('local_steps', 'sync', sync)
     collectives.require_own(updates, axis_name, 'local_steps')
     updates, inner_state = _on_floats(inner, params).update(
       updates, state.inner, params, **extra_args
@@ -188,7 +183,7 @@ def local_steps(
       inverse = 1 / jnp.where(go, state.rate, 1)
       moved = _scale(moved, inverse)
     if present is not None:
-      go &= aggregate.somebody(present, axis_name)
+      go &= aggregator.somebody(present, axis_name)
     steps, outer_state = _on_floats(outer, params).update(
       moved, state.outer, state.anchor, present=present, **extra_args
     )

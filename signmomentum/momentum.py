@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from signmomentum import trees
+from signmomentum import collectives, trees
 
 
 class LionMomentumState(NamedTuple):
@@ -57,7 +57,7 @@ def lion_momentum(
   def update_fn(updates, state, params=None):
     del params
 
-    jax.tree_util.tree_map_with_path(_require_own, updates, state.mu)
+    collectives.require_own_like(updates, state.mu, 'lion_momentum', 'momentum')
 
     def direction(g, m):
       return b1 * m + (1 - b1) * g if trees.is_inexact(g) else g
@@ -120,25 +120,3 @@ def ignore_non_finite() -> optax.GradientTransformation:
     return jax.tree.map(keep, updates), IgnoreNonFiniteState(ignored=ignored)
 
   return optax.GradientTransformation(init_fn, update_fn)
-
-
-def _require_own(path, g, m) -> None:
-  """Refuses a shared gradient where the momentum is each worker's own.
-
-  After the sum with the momentum its type would no longer show that it has been
-  summed over workers, and they would all vote for the same.
-  """
-  missing = _varying(m) - _varying(g)
-  if missing and trees.is_inexact(g):
-    leaf = jax.tree_util.keystr(path) or 'the leaf'
-    raise ValueError(
-      f'lion_momentum: the gradient of {leaf} is the same on all workers of'
-      f' axis {", ".join(map(repr, missing))}, while the momentum is each'
-      " worker's own. Inside shard_map, jax.grad with respect to"
-      ' shared parameters sums over workers: differentiate with respect to'
-      ' signmomentum.as_local(params) instead.'
-    )
-
-
-def _varying(leaf) -> frozenset:
-  return jax.typeof(leaf).manual_axis_type.varying

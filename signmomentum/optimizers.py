@@ -10,15 +10,26 @@ from typing import Any
 import jax
 import optax
 
-from signmomentum import aggregate, collectives, momentum, outer
+from signmomentum import (
+  aggregate,
+  aggregator,
+  arguments,
+  collectives,
+  feedback,
+  momentum,
+  outer,
+  sharding,
+  votes,
+)
 from signmomentum.local_steps import local_steps
 
 Mask = Any | Callable[[optax.Params], Any] | None
 
 _VOTES = {
-  'majority_vote': aggregate.aggregate_by_majority_vote,
-  'sign_mean': aggregate.aggregate_by_sign_mean,
+  'majority_vote': votes.aggregate_by_majority_vote,
+  'sign_mean': votes.aggregate_by_sign_mean,
 }
+_AGGREGATIONS = ('majority_vote', 'mean', 'sharded_mean')
 
 
 def distributed_lion(
@@ -82,8 +93,11 @@ def distributed_lion(
     Liu et al., `Communication Efficient Distributed Training with Distributed
     Lion <https://arxiv.org/abs/2404.00438>`_, 2024
   """
-  vote = _vote('distributed_lion', aggregation)
-  return aggregate.hold_if_nobody_present(
+  arguments.require_one_of(
+    'distributed_lion', 'aggregation', aggregation, _VOTES
+  )
+  vote = _VOTES[aggregation]
+  return aggregator.hold_if_nobody_present(
     optax.chain(
       momentum.lion_momentum(b1, b2, mu_dtype),
       vote(axis_name, zeros, seed),
@@ -145,8 +159,11 @@ def distributed_signum(
     Bernstein et al., `signSGD with Majority Vote is Communication Efficient And
     Fault Tolerant <https://arxiv.org/abs/1810.05291>`_, 2018
   """
-  vote = _vote('distributed_signum', aggregation)
-  return aggregate.hold_if_nobody_present(
+  arguments.require_one_of(
+    'distributed_signum', 'aggregation', aggregation, _VOTES
+  )
+  vote = _VOTES[aggregation]
+  return aggregator.hold_if_nobody_present(
     optax.chain(
       momentum.lion_momentum(beta, beta, mu_dtype),
       vote(axis_name, zeros, seed),
@@ -169,6 +186,7 @@ def distributed_sign_momentum(
   mask: Mask = None,
   zeros: str = 'block',
   seed: int = 0,
+  error_feedback: bool = False,
 ) -> optax.GradientTransformationExtraArgs:
   r"""Distributed Sign Momentum: local steps joined by a global sign step.
 
@@ -180,8 +198,11 @@ def distributed_sign_momentum(
       (1 - \beta_1) g_t) + \lambda x_{t,0} \right) \\
     m_{t+1} = \beta_2 m_t + (1 - \beta_2) g_t
 
-  With ``aggregation='majority_vote'`` the outer momentum is each worker's own
-  and the signs are voted on: two bits for each parameter and *round*.
+  With ``aggregation='sharded_mean'`` the same numbers, bit for bit, take 33
+  instead of 64 bits for each parameter and round, and each worker holds
+  :math:`1/n` of the outer momentum (see :func:`shard_over_workers`). With
+  ``aggregation='majority_vote'`` the outer momentum is each worker's own and
+  the signs are voted on: two bits for each parameter and round.
 
   Args:
     inner: any optimizer, such as ``optax.adamw(learning_rate)``.
@@ -193,17 +214,21 @@ def distributed_sign_momentum(
     b1: :math:`\beta_1`, weight of the momentum in the direction.
     b2: :math:`\beta_2`, decay rate of the momentum.
     weight_decay: :math:`\lambda`, on the shared point :math:`x_{t,0}`.
-    aggregation: ``'mean'`` (the paper) or ``'majority_vote'`` (one bit).
+    aggregation: ``'mean'`` (the paper), ``'sharded_mean'`` or
+      ``'majority_vote'`` (one bit).
     mask: which leaves the outer step decays; None: all, as the authors' code.
     zeros: with the vote, what a zero sends, see
       :func:`aggregate_by_majority_vote`.
     seed: with the vote, of the coins.
+    error_feedback: with the vote, what it loses is added in the next round, see
+      :func:`with_error_feedback`.
 
   Returns:
     the transformation, see :func:`local_steps`.
 
   Raises:
-    ValueError: ``aggregation`` or ``sync_every`` is not allowed.
+    ValueError: ``aggregation`` or ``sync_every`` is not allowed, or
+      ``error_feedback`` is without a vote.
 
   Example:
     >>> import optax
@@ -216,21 +241,28 @@ def distributed_sign_momentum(
     Yu et al., `Distributed Sign Momentum with Local Steps for Training
     Transformers <https://arxiv.org/abs/2411.17866>`_, 2024
   """
+  who = 'distributed_sign_momentum'
+  arguments.require_one_of(who, 'aggregation', aggregation, _AGGREGATIONS)
+  if error_feedback and aggregation != 'majority_vote':
+    raise ValueError(
+      f"{who}: error_feedback needs aggregation='majority_vote': a mean loses"
+      ' nothing on the wire that could be fed back.'
+    )
+  decayed = _step(outer_learning_rate, weight_decay, mask)
   if aggregation == 'mean':
     step = optax.chain(
       aggregate.aggregate_by_mean(axis_name),
       outer.sign_momentum(outer_learning_rate, b1, b2, weight_decay, mask),
     )
-  elif aggregation == 'majority_vote':
+  elif aggregation == 'sharded_mean':
+    sign = optax.scale_by_lion(b1, b2)
+    step = optax.chain(sharding.shard_over_workers(sign, axis_name), *decayed)
+  else:
+    vote = votes.aggregate_by_majority_vote(axis_name, zeros, seed)
     step = optax.chain(
       momentum.lion_momentum(b1, b2),
-      aggregate.aggregate_by_majority_vote(axis_name, zeros, seed),
-      *_step(outer_learning_rate, weight_decay, mask),
-    )
-  else:
-    raise ValueError(
-      'distributed_sign_momentum: aggregation must be one of'
-      f" ['majority_vote', 'mean'], not {aggregation!r}."
+      feedback.with_error_feedback(vote) if error_feedback else vote,
+      *decayed,
     )
   return local_steps(inner, step, sync_every, axis_name, learning_rate)
 
@@ -290,12 +322,3 @@ def _step(learning_rate, weight_decay, mask):
     optax.add_decayed_weights(weight_decay, mask),
     optax.scale_by_learning_rate(learning_rate),
   )
-
-
-def _vote(who: str, aggregation: str):
-  if aggregation not in _VOTES:
-    raise ValueError(
-      f'{who}: aggregation must be one of {sorted(_VOTES)}, not'
-      f' {aggregation!r}.'
-    )
-  return _VOTES[aggregation]

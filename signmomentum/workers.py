@@ -99,21 +99,26 @@ class Workers:
     with (
       contextlib.nullcontext() if self.mesh is None else jax.set_mesh(self.mesh)
     ):
-      state = layout.WorkerState(params, tx.init(params), varying)
+      opt_state, stacked = layout.start(tx, params, self.axis_name, self.count)
+      state = layout.WorkerState(params, opt_state, varying)
       leaves, treedef = jax.tree.flatten(state)
+      # which have a row for each worker already
+      rows = [False] * len(jax.tree.leaves(params))
+      rows += [stacked] * (len(leaves) - len(rows))
 
       def copies(leaves):
         return [
-          jnp.broadcast_to(x, (self.count, *x.shape)) if own else jnp.copy(x)
-          for x, own in zip(leaves, varying, strict=True)
+          self._stored(*leaf)
+          for leaf in zip(leaves, varying, rows, strict=True)
         ]
 
       leaves = [_strong(leaf) for leaf in leaves]
       shardings = None
       if self.mesh is not None:
-        shardings = list(map(self._sharding, leaves, varying))
+        shardings = list(map(self._sharding, leaves, varying, rows))
         leaves = [
-          jax.device_put(leaf, self._sharding(leaf, False)) for leaf in leaves
+          jax.device_put(x, self._sharding(x, own and each, each))
+          for x, own, each in zip(leaves, varying, rows, strict=True)
         ]
       leaves = jax.jit(copies, out_shardings=shardings)(leaves)
     return jax.tree.unflatten(treedef, leaves)
@@ -176,6 +181,14 @@ class Workers:
 
     return jax.jit(run, donate_argnums=0)
 
+  def _stored(self, leaf: jax.Array, own: bool, rows: bool) -> jax.Array:
+    """A leaf of the state as it is kept, from that of one worker or of all."""
+    if rows:
+      return jnp.copy(leaf if own else leaf[0])
+    if own:
+      return jnp.broadcast_to(leaf, (self.count, *leaf.shape))
+    return jnp.copy(leaf)
+
   def _vmap(self, fn: Callable, varying: tuple[bool, ...]) -> Callable:
     axes = [0 if own else None for own in varying]
     return jax.vmap(
@@ -229,11 +242,14 @@ class Workers:
           f' shape {jnp.shape(leaf)}.'
         )
 
-  def _sharding(self, leaf: jax.Array, own: bool) -> jax.NamedSharding:
+  def _sharding(
+    self, leaf: jax.Array, own: bool, rows: bool
+  ) -> jax.NamedSharding:
     """Where a leaf of one worker lies, and where the rows of all workers do."""
     spec = jax.P()
     mesh = getattr(leaf.sharding, 'mesh', None)
-    if mesh is not None and mesh.axis_names == self.mesh.axis_names:
+    like = mesh is not None and mesh.axis_names == self.mesh.axis_names
+    if like and not rows:  # made like a parameter
       spec = leaf.sharding.spec
     return jax.NamedSharding(
       self.mesh, jax.P(self.axis_name, *spec) if own else spec

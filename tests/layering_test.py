@@ -17,12 +17,15 @@ EVERYTHING = [
 
 # From the bottom up. A module imports from lower rows only.
 LAYERS = (
-  ('arguments', 'bits'),
+  ('arguments', 'bits', 'draws'),
   ('signs',),
   ('trees', 'messages', 'collectives'),
-  ('momentum', 'aggregate', 'compress', 'feedback', 'outer', 'layout'),
+  ('aggregator',),
+  ('aggregate', 'votes', 'sparse', 'feedback', 'sharding', 'averaging')
+  + ('momentum', 'compress', 'outer', 'layout'),
+  ('ternary',),
   ('local_steps', 'workers'),
-  ('optimizers',),
+  ('optimizers', 'compressed_sgd'),
 )
 LEVEL = {name: level for level, row in enumerate(LAYERS) for name in row}
 # Compiled programs are read beside the layers, on top of the bottom one.

@@ -1,0 +1,84 @@
+"""Random draws that are the same on every backend and under every executor.
+
+The default generator may draw differently under ``vmap`` and on devices: all
+draws here use Threefry. Keys are made of a seed, a step count and, where each
+worker must draw for itself, its index; never of a device or process.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def key(seed: int, *folded: jax.typing.ArrayLike) -> jax.Array:
+  """A key of a seed and of whatever else a draw shall depend on.
+
+  Example:
+    >>> from signmomentum import draws
+    >>> bool(draws.key(0, 1, 2) == draws.key(0, 1, 2))
+    True
+    >>> bool(draws.key(0, 1, 2) == draws.key(0, 2, 1))
+    False
+  """
+  made = jax.random.key(seed, impl='threefry2x32')
+  for data in folded:
+    made = jax.random.fold_in(made, data)
+  return made
+
+
+def happens(
+  key: jax.Array, probability: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+  """Draws an event for each element, and a fair coin beside it.
+
+  One 32-bit word gives both. A probability is met to within ``2**-31``, also
+  where it is far below the resolution of a uniform float.
+
+  Args:
+    key: random key.
+    probability: of each event, floating, from 0 to 1.
+
+  Returns:
+    booleans: where the event happens, and where the coin shows heads.
+
+  Example:
+    >>> import jax, jax.numpy as jnp
+    >>> from signmomentum import draws
+    >>> events, coins = draws.happens(draws.key(0), jnp.array([0.0, 1.0]))
+    >>> events
+    Array([False,  True], dtype=bool)
+  """
+  words = jax.random.bits(key, probability.shape, jnp.uint32)
+  threshold = (probability * 2.0**31).astype(jnp.uint32)
+  return words >> np.uint32(1) < threshold, (words & np.uint32(1)) == 1
+
+
+def randomized_sign(
+  key: jax.Array, value: jax.Array, bound: jax.typing.ArrayLike, support: str
+) -> jax.Array:
+  """A sign whose expectation is ``value / bound``.
+
+  Args:
+    key: random key.
+    value: floating, within ``[-bound, bound]``. NaN gives NaN.
+    bound: positive, or 0 where all values are 0.
+    support: ``'two_point'``, -1 and 1, or ``'three_point'``, with 0.
+
+  Returns:
+    the signs, in the dtype of ``value``.
+
+  Example:
+    >>> import jax.numpy as jnp
+    >>> from signmomentum import draws
+    >>> value = jnp.array([2.0, -2.0, 0.0])
+    >>> draws.randomized_sign(draws.key(0), value, 2.0, 'three_point')
+    Array([ 1., -1.,  0.], dtype=float32)
+  """
+  wide = value.astype(jnp.promote_types(value.dtype, jnp.float32))
+  bound = jnp.asarray(bound, wide.dtype)
+  probability = jnp.abs(wide) / jnp.where(bound > 0, bound, 1)
+  counts, heads = happens(key, jnp.nan_to_num(probability))
+  # two-point: with the probability |v| / B the sign itself, else a coin
+  otherwise = jnp.where(heads, 1, -1) if support == 'two_point' else 0
+  signs = jnp.where(counts, jnp.sign(wide), otherwise)
+  return jnp.where(jnp.isnan(wide), wide, signs).astype(value.dtype)
