@@ -45,6 +45,14 @@ _LION = {
   'final_fraction': 0.05,
 }
 _SIGNUM = {key: value for key, value in _LION.items() if key != 'b2'}
+# The rate of SGD has nothing to do with AdamW's.
+_SGD = {
+  'learning_rate': 0.3,
+  'momentum': 0.9,
+  'weight_decay': 1e-4,
+  'warmup_steps': 200,
+  'final_fraction': 0.05,
+}
 _SIGN_MOMENTUM = {
   'outer_learning_rate': 1.0,
   'outer_b1': 0.95,
@@ -60,7 +68,16 @@ PRESETS = {
   # Votes, every step.
   'distributed_lion_majority_vote': _LION,
   'distributed_lion_sign_mean': _LION,
+  'distributed_lion_stochastic': _LION | {'bound': 0.02},
+  'distributed_lion_averaged': _LION,
   'distributed_signum': _SIGNUM | {'b1': 0.99},
+  'distributed_signum_sign_mean': _SIGNUM | {'b1': 0.99},
+  # Compressed gradients, every step; the shares are the Distributed Lion
+  # paper's.
+  'terngrad': _SGD | {'clip_factor': 2.5},
+  'graddrop': _SGD | {'density': 0.04},
+  'deep_gradient_compression': _SGD
+  | {'density': 0.04, 'density_warmup_steps': 200, 'clip': 1.0},
   # The mean of parameters, every `sync_every` steps.
   'local_adamw': _ADAMW,
   'slowmo': _ADAMW | {'outer_learning_rate': 1.0, 'outer_momentum': 0.5},
@@ -69,8 +86,10 @@ PRESETS = {
   'lookahead': _ADAMW | {'outer_learning_rate': 0.5},
   'diloco': _ADAMW | {'outer_learning_rate': 0.7, 'outer_momentum': 0.9},
   'distributed_sign_momentum': _ADAMW | _SIGN_MOMENTUM,
+  'distributed_sign_momentum_sharded': _ADAMW | _SIGN_MOMENTUM,
   # A vote, every `sync_every` steps.
   'distributed_sign_momentum_one_bit': _ADAMW | _SIGN_MOMENTUM,
+  'distributed_sign_momentum_one_bit_feedback': _ADAMW | _SIGN_MOMENTUM,
 }
 
 

@@ -1,17 +1,26 @@
 """Methods by name: each is an optax transformation.
 
-    what is sent   every step                       every round
-    mean           adamw, lion                      local_adamw, slowmo,
-                                                    signed_slowmo, lookahead,
-                                                    diloco,
-                                                    distributed_sign_momentum
-    mean of signs  distributed_lion_sign_mean
-    vote           distributed_lion_majority_vote,  distributed_sign_momentum
-                   distributed_signum                 _one_bit
+    what is sent     every step                       every round
+    mean             adamw, lion                      local_adamw, slowmo,
+                                                      signed_slowmo, lookahead,
+                                                      diloco,
+                                                      distributed_sign_momentum
+    mean, then sign                                   ..._sharded
+    mean of signs    distributed_lion_sign_mean,
+                     distributed_signum_sign_mean
+    vote             distributed_lion_majority_vote,  ..._one_bit,
+                     distributed_signum               ..._one_bit_feedback
+    randomized vote  distributed_lion_stochastic
+    vote, and the    distributed_lion_averaged
+      momenta a round
+    ternary          terngrad
+    largest          graddrop,
+                     deep_gradient_compression
 
 A constructor takes a `Plan`, what it must know of the run, and the fields of
 `config.optimizer` as keyword arguments; `**inner` are those of AdamW, which
-makes all local steps. Whatever decays, does so where `Plan.decay_mask` says.
+makes all local steps, `**step` those of the step that follows a vote. Whatever
+decays, does so where `Plan.decay_mask` says.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -155,7 +164,8 @@ def _distributed_lion(
   )
 
 
-def distributed_signum(
+def _distributed_signum(
+  aggregation: str,
   plan: Plan,
   learning_rate: float,
   b1: float,
@@ -163,14 +173,113 @@ def distributed_signum(
   warmup_steps: int,
   final_fraction: float,
 ) -> optax.GradientTransformation:
-  """Signum with a majority vote."""
+  """Signum with a vote."""
   return sm.distributed_signum(
     schedule(plan, learning_rate, warmup_steps, final_fraction),
     b1,
     weight_decay,
     AXIS,
+    aggregation=aggregation,
     mask=plan.decay_mask,
     seed=plan.seed,
+  )
+
+
+def distributed_lion_stochastic(
+  plan: Plan, bound: float, b1: float, b2: float, **step: Any
+) -> optax.GradientTransformation:
+  """Distributed Lion, MaVo, in which a worker's sign is a random one.
+
+  What is beyond the bound counts as the bound.
+  """
+  sign = sm.scale_by_randomized_sign(
+    bound, plan.seed, axis_name=AXIS, out_of_range='clip'
+  )
+  return optax.chain(
+    sm.lion_momentum(b1, b2),
+    sign,
+    sm.aggregate_by_majority_vote(AXIS, seed=plan.seed),
+    *_step(plan, **step),
+  )
+
+
+def distributed_lion_averaged(
+  plan: Plan, b1: float, b2: float, **step: Any
+) -> optax.GradientTransformation:
+  """Distributed Lion, MaVo, whose momenta are averaged once a round."""
+  momentum = sm.lion_momentum(b1, b2)
+  return optax.chain(
+    sm.with_state_averaging(momentum, plan.sync_every, AXIS),
+    sm.aggregate_by_majority_vote(AXIS, seed=plan.seed),
+    *_step(plan, **step),
+  )
+
+
+# SGD on compressed gradients, every step.
+
+
+def terngrad(
+  plan: Plan,
+  learning_rate: float,
+  momentum: float,
+  weight_decay: float,
+  clip_factor: float,
+  warmup_steps: int,
+  final_fraction: float,
+) -> optax.GradientTransformation:
+  """TernGrad."""
+  return sm.terngrad(
+    schedule(plan, learning_rate, warmup_steps, final_fraction),
+    momentum,
+    weight_decay,
+    AXIS,
+    clip_factor,
+    plan.decay_mask,
+    plan.seed,
+  )
+
+
+def graddrop(
+  plan: Plan,
+  learning_rate: float,
+  density: float,
+  momentum: float,
+  weight_decay: float,
+  warmup_steps: int,
+  final_fraction: float,
+) -> optax.GradientTransformation:
+  """Gradient dropping."""
+  return sm.graddrop(
+    schedule(plan, learning_rate, warmup_steps, final_fraction),
+    density,
+    momentum,
+    weight_decay,
+    AXIS,
+    plan.decay_mask,
+  )
+
+
+def deep_gradient_compression(
+  plan: Plan,
+  learning_rate: float,
+  density: float,
+  density_warmup_steps: int,
+  momentum: float,
+  clip: float,
+  weight_decay: float,
+  warmup_steps: int,
+  final_fraction: float,
+) -> optax.GradientTransformation:
+  """Deep Gradient Compression."""
+  return sm.deep_gradient_compression(
+    schedule(plan, learning_rate, warmup_steps, final_fraction),
+    density,
+    momentum,
+    weight_decay,
+    AXIS,
+    clip,
+    density_warmup_steps,
+    plan.decay_mask,
   )
 
 
@@ -221,6 +330,7 @@ def diloco(
 
 def _distributed_sign_momentum(
   aggregation: str,
+  error_feedback: bool,
   plan: Plan,
   outer_learning_rate: float,
   outer_b1: float,
@@ -242,6 +352,7 @@ def _distributed_sign_momentum(
     aggregation=aggregation,
     mask=plan.decay_mask,
     seed=plan.seed,
+    error_feedback=error_feedback,
   )
 
 
@@ -254,17 +365,31 @@ METHODS: dict[str, Callable[..., optax.GradientTransformation]] = {
   'distributed_lion_sign_mean': functools.partial(
     _distributed_lion, 'sign_mean'
   ),
-  'distributed_signum': distributed_signum,
+  'distributed_lion_stochastic': distributed_lion_stochastic,
+  'distributed_lion_averaged': distributed_lion_averaged,
+  'distributed_signum': functools.partial(_distributed_signum, 'majority_vote'),
+  'distributed_signum_sign_mean': functools.partial(
+    _distributed_signum, 'sign_mean'
+  ),
+  'terngrad': terngrad,
+  'graddrop': graddrop,
+  'deep_gradient_compression': deep_gradient_compression,
   'local_adamw': local_adamw,
   'slowmo': slowmo,
   'signed_slowmo': signed_slowmo,
   'lookahead': lookahead,
   'diloco': diloco,
   'distributed_sign_momentum': functools.partial(
-    _distributed_sign_momentum, 'mean'
+    _distributed_sign_momentum, 'mean', False
+  ),
+  'distributed_sign_momentum_sharded': functools.partial(
+    _distributed_sign_momentum, 'sharded_mean', False
   ),
   'distributed_sign_momentum_one_bit': functools.partial(
-    _distributed_sign_momentum, 'majority_vote'
+    _distributed_sign_momentum, 'majority_vote', False
+  ),
+  'distributed_sign_momentum_one_bit_feedback': functools.partial(
+    _distributed_sign_momentum, 'majority_vote', True
   ),
 }
 
@@ -288,6 +413,21 @@ def _adamw(
   return local, rate
 
 
+def _step(
+  plan: Plan,
+  learning_rate: float,
+  weight_decay: float,
+  warmup_steps: int,
+  final_fraction: float,
+) -> tuple[optax.GradientTransformation, ...]:
+  """Returns the end of Lion."""
+  rate = schedule(plan, learning_rate, warmup_steps, final_fraction)
+  return (
+    optax.add_decayed_weights(weight_decay, plan.decay_mask),
+    optax.scale_by_learning_rate(rate),
+  )
+
+
 def _averaged(
   plan: Plan,
   local: optax.GradientTransformation,
@@ -301,11 +441,12 @@ def _averaged(
 
 
 def _fields(constructor: Callable) -> list[str]:
-  """Returns the keyword arguments of a constructor, those of AdamW included."""
+  """Returns the keyword arguments of a constructor, the passed on included."""
+  passed_on = {'inner': _adamw, 'step': _step}
   names = []
   for parameter in list(inspect.signature(constructor).parameters.values())[1:]:
     if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-      names += list(inspect.signature(_adamw).parameters)[1:]
+      names += _fields(passed_on[parameter.name])
     else:
       names.append(parameter.name)
   return names

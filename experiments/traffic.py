@@ -3,9 +3,13 @@
 The update alone is compiled, from shapes, for as many CPU devices as there are
 workers: once as a step inside a round and once as the step that ends it. What
 is sent depends on the method and the shapes, not on the model or the device.
+
+Counters stand at a late step: what a method does in the beginning only, as the
+warm-up of a density, is not counted.
 """
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -13,6 +17,7 @@ from experiments import errors
 from experiments import faults as faults_lib
 import signmomentum as sm
 
+_LATE = 10**9  # steps
 # The program is read, not run: its machine code need not be fast.
 _QUICK = {
   'xla_backend_optimization_level': 0,
@@ -71,7 +76,7 @@ def bits_per_parameter(
       key = jax.random.fold_in(jax.random.key(0), jax.lax.axis_index(axis_name))
       updates, opt_state = tx.update(
         gradient,
-        state.opt_state,
+        _late(state.opt_state),
         state.params,
         sync=sync,
         **faults.extra_args(key),
@@ -88,6 +93,16 @@ def bits_per_parameter(
 def all_reduce_bits(workers: int) -> float:
   """What a 32-bit ring all-reduce of the gradients sends instead."""
   return 64 * (workers - 1) / workers
+
+
+def _late(opt_state: optax.OptState) -> optax.OptState:
+  """Sets counters to a number that the compiler knows, so that it decides."""
+
+  def late(leaf):
+    counts = leaf.ndim == 0 and leaf.dtype == jnp.int32
+    return jnp.full_like(leaf, _LATE) if counts else leaf
+
+  return jax.tree.map(late, opt_state)
 
 
 def _placed(leaf, sharding):

@@ -156,7 +156,7 @@ def reference(operand: str) -> str:
   return operand.split()[-1].lstrip('%')
 
 
-# How often a loop runs.
+# What runs, and how often.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,6 +166,29 @@ class Frame:
   computation: Computation
   caller: 'Frame | None' = None
   loop: Instruction | None = None
+
+
+def branches(
+  program: Program, frame: Frame, conditional: Instruction
+) -> tuple[str, ...]:
+  """The computations of a conditional that may run.
+
+  All of them, or the one that a constant in the program chooses: the compiler
+  does not remove the others if there are collectives in them.
+  """
+  attributes = conditional.attributes
+  choice = reference(conditional.operands[0])
+  if 'branch_computations' in attributes:
+    names = split(attributes['branch_computations'].strip('{}'))
+    taken = _constant(program, frame, choice)
+    if taken is not None and not 0 <= taken < len(names):
+      taken = len(names) - 1  # as XLA defines it
+  else:
+    names = [attributes['true_computation'], attributes['false_computation']]
+    taken = _constant(program, frame, choice)
+    taken = None if taken is None else 1 - taken
+  names = tuple(map(reference, names))
+  return names if taken is None else (names[taken],)
 
 
 def trip_count(program: Program, frame: Frame, loop: Instruction) -> int | None:
@@ -202,13 +225,17 @@ def trip_count(program: Program, frame: Frame, loop: Instruction) -> int | None:
 
 
 def _constant(program: Program, frame: Frame, name: str | None) -> int | None:
-  """The integer that a name stands for, also from outside a loop, or None."""
+  """The integer that a name stands for, also from outside a loop, or None.
+
+  A boolean is 0 or 1.
+  """
   name = _source(frame.computation, name)
   if name is None:
     return None
   instruction = frame.computation.instructions[name]
   if instruction.opcode == 'constant':
     value = instruction.operands[0]
+    value = {'false': '0', 'true': '1'}.get(value, value)
     return int(value) if re.fullmatch(r'-?\d+', value) else None
   index = _element(frame.computation, name)
   if frame.loop is None or index is None:

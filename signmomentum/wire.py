@@ -69,7 +69,8 @@ class Collective:
     times: Executions per run of the program by the trip counts of the loops
       around it; None if one of these is unknown.
     conditional: True inside a branch, which may be taken or not; `times` is
-      then the count for a branch that is always taken.
+      then the count for a branch that is always taken. (Where a constant in
+      the program chooses, only the chosen branch is there.)
     between_slices: True for TPU slices that talk over the hosts' network.
     op_name: Where the program's source asked for it, or an empty string.
   """
@@ -224,7 +225,10 @@ def _walk(
     for name, loop, trips in _callees(program, frame, instruction):
       inner = hlo.Frame(program.computations[name], frame, loop)
       product = None if None in (times, trips) else times * trips
-      branch = conditional or opcode == 'conditional'
+      branch = conditional or (
+        opcode == 'conditional'
+        and len(hlo.branches(program, frame, instruction)) > 1
+      )
       for chain, collective in _walk(program, inner, product, branch):
         if opcode == 'fusion' and chain:
           if chain in chains:
@@ -244,14 +248,11 @@ def _callees(
     yield hlo.reference(attributes['condition']), instruction, checks
     yield hlo.reference(attributes['body']), instruction, trips
     return
-  for key in (
-    'calls',
-    'to_apply',
-    'called_computations',
-    'branch_computations',
-    'true_computation',
-    'false_computation',
-  ):
+  if instruction.opcode == 'conditional':
+    for name in hlo.branches(program, frame, instruction):
+      yield name, None, 1
+    return
+  for key in ('calls', 'to_apply', 'called_computations'):
     for name in hlo.split(attributes.get(key, '').strip('{}')):
       yield hlo.reference(name), None, 1
 

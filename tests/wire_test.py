@@ -536,19 +536,53 @@ def test_collectives_in_calls_count_at_each_call_and_dead_code_does_not():
   assert [c.name for c in wire.collectives(text)] == ['r', 'r']
 
 
-def test_boolean_conditional_has_two_branches():
-  text = module(
-    '  %c = pred[] constant(true)\n'
-    '  ROOT %r = f32[16]{0} conditional(%c, %p, %p), true_computation=%sum,'
-    ' false_computation=%sum',
-    computations="""%sum (x: f32[16]) -> f32[16] {
+SUMS = """%one (x: f32[16]) -> f32[16] {
   %x = f32[16]{0} parameter(0)
-  ROOT %r = f32[16]{0} all-reduce(%x), replica_groups={}, to_apply=%add
+  ROOT %r1 = f32[16]{0} all-reduce(%x), replica_groups={}, to_apply=%add
 }
-""",
+
+%two (x: f32[16]) -> f32[16] {
+  %x = f32[16]{0} parameter(0)
+  ROOT %r2 = f32[16]{0} all-reduce(%x), replica_groups={}, to_apply=%add
+}
+"""
+BOOLEAN = 'true_computation=%one, false_computation=%two'
+NUMBERED = 'branch_computations={%one, %two}'
+
+
+@pytest.mark.parametrize('branches', [BOOLEAN, NUMBERED])
+def test_both_branches_of_a_conditional_count(branches):
+  text = module(
+    '  %c = s32[] get-tuple-element(%p), index=0\n'
+    f'  ROOT %r = f32[16]{{0}} conditional(%c, %p, %p), {branches}',
+    computations=SUMS,
   )
   found = wire.collectives(text)
+  assert [c.name for c in found] == ['r1', 'r2']
   assert [c.conditional for c in found] == [True, True]
+
+
+@pytest.mark.parametrize(
+  'branches, choice, taken',
+  [
+    (BOOLEAN, 'pred[] constant(true)', 'r1'),
+    (BOOLEAN, 'pred[] constant(false)', 'r2'),
+    (NUMBERED, 's32[] constant(0)', 'r1'),
+    (NUMBERED, 's32[] constant(1)', 'r2'),
+    (NUMBERED, 's32[] constant(7)', 'r2'),  # beyond: the last
+  ],
+)
+def test_the_branch_that_a_constant_chooses_counts_alone(
+  branches, choice, taken
+):
+  text = module(
+    f'  %c = {choice}\n'
+    f'  ROOT %r = f32[16]{{0}} conditional(%c, %p, %p), {branches}',
+    computations=SUMS,
+  )
+  found = wire.collectives(text)
+  assert [c.name for c in found] == [taken]
+  assert not found[0].conditional
 
 
 # Errors of the user.
