@@ -68,7 +68,7 @@ PRESETS = {
   # Votes, every step.
   'distributed_lion_majority_vote': _LION,
   'distributed_lion_sign_mean': _LION,
-  'distributed_lion_stochastic': _LION | {'bound': 0.02},
+  'distributed_lion_stochastic': _LION | {'bound': 0.002},
   'distributed_lion_averaged': _LION,
   'distributed_signum': _SIGNUM | {'b1': 0.99},
   'distributed_signum_sign_mean': _SIGNUM | {'b1': 0.99},

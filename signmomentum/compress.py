@@ -38,7 +38,8 @@ def scale_by_randomized_sign(
   .. math::
     s(v) = \text{sign}(v) \text{ with probability } |v| / B, \text{ else } 0
 
-  with variance :math:`|v| / B - (v / B)^2` (``'three_point'``).
+  with variance :math:`|v| / B - (v / B)^2` (``'three_point'``). What is exactly
+  0 stays 0 with either: a weight that nobody moves needs no coin.
 
   Before a vote each worker must draw for itself: give ``axis_name``. In an
   outer rule, after the aggregation, all must draw alike: leave it out.
@@ -50,7 +51,8 @@ def scale_by_randomized_sign(
 
   Args:
     bound: :math:`B`, positive.
-    seed: of the draws, which are a function of seed, step, leaf and worker.
+    seed: of the draws, which are a function of seed, step, worker and the
+      leaf's path.
     support: ``'two_point'`` or ``'three_point'``.
     axis_name: the axis of the workers, if each draws for itself.
     out_of_range: if a value is beyond the bound, so that no sign can be right
@@ -107,12 +109,10 @@ def scale_by_randomized_sign(
     if axis_name is not None:
       key = jax.random.fold_in(key, collectives.worker_index(axis_name))
 
-    def sign(i, leaf):
+    def sign(key, leaf):
       if out_of_range == 'clip':
         leaf = jnp.clip(leaf, -bound, bound).astype(leaf.dtype)
-      signs = draws.randomized_sign(
-        jax.random.fold_in(key, i), leaf, bound, support
-      )
+      signs = draws.randomized_sign(key, leaf, bound, support)
       return signs if out_of_range == 'clip' else _or_nan(beyond, signs)
 
     new_state = RandomizedSignState(
@@ -121,7 +121,8 @@ def scale_by_randomized_sign(
         beyond, optax.safe_increment(state.out_of_range), state.out_of_range
       ),
     )
-    return rebuild([sign(i, x) for i, x in enumerate(leaves)]), new_state
+    keys = draws.leaf_keys(key, trees.paths(updates))
+    return rebuild(list(map(sign, keys, leaves))), new_state
 
   return optax.GradientTransformation(init_fn, update_fn)
 

@@ -5,6 +5,9 @@ draws here use Threefry. Keys are made of a seed, a step count and, where each
 worker must draw for itself, its index; never of a device or process.
 """
 
+from collections.abc import Sequence
+import zlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,6 +27,21 @@ def key(seed: int, *folded: jax.typing.ArrayLike) -> jax.Array:
   for data in folded:
     made = jax.random.fold_in(made, data)
   return made
+
+
+def leaf_keys(key: jax.Array, paths: Sequence[str]) -> list[jax.Array]:
+  """A key for each leaf, by its path.
+
+  What a leaf draws does not depend on which others are there: it stays the same
+  if ``optax.masked`` or ``optax.partition`` hides some.
+
+  Example:
+    >>> from signmomentum import draws
+    >>> one, _ = draws.leaf_keys(draws.key(0), ["['w']", "['b']"])
+    >>> bool(one == draws.leaf_keys(draws.key(0), ["['w']"])[0])
+    True
+  """
+  return [jax.random.fold_in(key, zlib.crc32(path.encode())) for path in paths]
 
 
 def happens(
@@ -62,7 +80,8 @@ def randomized_sign(
     key: random key.
     value: floating, within ``[-bound, bound]``. NaN gives NaN.
     bound: positive, or 0 where all values are 0.
-    support: ``'two_point'``, -1 and 1, or ``'three_point'``, with 0.
+    support: ``'two_point'``, -1 and 1, or ``'three_point'``, with 0. What is
+      exactly 0 stays 0 with either.
 
   Returns:
     the signs, in the dtype of ``value``.
@@ -80,5 +99,5 @@ def randomized_sign(
   counts, heads = happens(key, jnp.nan_to_num(probability))
   # two-point: with the probability |v| / B the sign itself, else a coin
   otherwise = jnp.where(heads, 1, -1) if support == 'two_point' else 0
-  signs = jnp.where(counts, jnp.sign(wide), otherwise)
+  signs = jnp.where(counts | (wide == 0), jnp.sign(wide), otherwise)
   return jnp.where(jnp.isnan(wide), wide, signs).astype(value.dtype)

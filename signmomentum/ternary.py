@@ -39,7 +39,7 @@ def aggregate_by_ternary_mean(
   Args:
     axis_name: the axis of the workers.
     clip_factor: :math:`c`; None: nothing is cut off.
-    seed: of the draws, a function of seed, step, worker and leaf.
+    seed: of the draws, a function of seed, step, worker and the leaf's path.
 
   Returns:
     the transformation. Its ``update`` takes ``present``.
@@ -80,20 +80,20 @@ def aggregate_by_ternary_mean(
       here = [_clipped(leaf, clip_factor) for leaf in here]
     scales = _scales(here, axis_name)
     worker = collectives.worker_index(axis_name)
-    key = draws.key(seed, state.count, worker)
+    keys = draws.leaf_keys(
+      draws.key(seed, state.count, worker), trees.paths(updates)
+    )
     ternary = [
-      draws.randomized_sign(
-        jax.random.fold_in(key, i), leaf, scales[i], 'three_point'
-      )
-      for i, leaf in enumerate(here)
+      draws.randomized_sign(key, leaf, scale, 'three_point')
+      for key, leaf, scale in zip(keys, here, scales, strict=True)
     ]
     mean, new_state = mean_of_signs.update(ternary, state, present=present)
 
     def scaled(signs):
       return rebuild(
         [
-          (sign * scales[i]).astype(leaf.dtype)
-          for i, (sign, leaf) in enumerate(zip(signs, leaves, strict=True))
+          (sign * scale).astype(leaf.dtype)
+          for sign, leaf, scale in zip(signs, leaves, scales, strict=True)
         ]
       )
 
@@ -112,10 +112,10 @@ def _clipped(leaf: jax.Array, factor: float) -> jax.Array:
 
 def _scales(
   leaves: list[jax.Array], axis_name: collectives.AxisName
-) -> jax.Array:
+) -> list[jax.Array]:
   """The largest magnitude of each leaf on any worker, in one message."""
   wide = jnp.result_type(jnp.float32, *leaves)
   if not leaves:
-    return jnp.zeros(0, wide)
+    return []
   own = [jnp.max(jnp.abs(leaf), initial=0.0).astype(wide) for leaf in leaves]
-  return collectives.maximum(jnp.stack(own), axis_name)
+  return list(collectives.maximum(jnp.stack(own), axis_name))

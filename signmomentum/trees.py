@@ -206,19 +206,8 @@ def split(tree: Any) -> tuple[list[jax.Array], Callable[[list], Any]]:
     >>> rebuild([-leaf for leaf in leaves])
     {'step': Array(3, dtype=int32), 'w': Array([-1., -1.], dtype=float32)}
   """
-  paths, treedef = jax.tree_util.tree_flatten_with_path(tree)
-  everything = [leaf for _, leaf in paths]
-  floating = []
-  for i, (path, leaf) in enumerate(paths):
-    dtype = np.dtype(jnp.result_type(leaf)) if np.isscalar(leaf) else leaf.dtype
-    if jnp.issubdtype(dtype, jnp.complexfloating):
-      raise TypeError(
-        f'leaf {jax.tree_util.keystr(path)} is {dtype}: a complex number has no'
-        ' sign. Split it into real and imaginary parts, which'
-        ' optax.contrib.split_real_and_imaginary does around a transformation.'
-      )
-    if jnp.issubdtype(dtype, jnp.floating):
-      floating.append(i)
+  everything, treedef = jax.tree.flatten(tree)
+  floating = list(_floating(tree))
 
   def rebuild(leaves: list) -> Any:
     result = list(everything)
@@ -227,6 +216,35 @@ def split(tree: Any) -> tuple[list[jax.Array], Callable[[list], Any]]:
     return jax.tree.unflatten(treedef, result)
 
   return [jnp.asarray(everything[i]) for i in floating], rebuild
+
+
+def paths(tree: Any) -> list[str]:
+  """Where the leaves that :func:`split` takes out are in the tree.
+
+  Example:
+    >>> import jax.numpy as jnp
+    >>> from signmomentum import trees
+    >>> trees.paths({'step': jnp.int32(3), 'w': jnp.ones(2)})
+    ["['w']"]
+  """
+  return list(_floating(tree).values())
+
+
+def _floating(tree: Any) -> dict[int, str]:
+  """Places and paths of the floating leaves; a complex one is refused."""
+  found = {}
+  leaves = jax.tree_util.tree_leaves_with_path(tree)
+  for i, (path, leaf) in enumerate(leaves):
+    dtype = np.dtype(jnp.result_type(leaf)) if np.isscalar(leaf) else leaf.dtype
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+      raise TypeError(
+        f'leaf {jax.tree_util.keystr(path)} is {dtype}: a complex number has no'
+        ' sign. Split it into real and imaginary parts, which'
+        ' optax.contrib.split_real_and_imaginary does around a transformation.'
+      )
+    if jnp.issubdtype(dtype, jnp.floating):
+      found[i] = jax.tree_util.keystr(path)
+  return found
 
 
 def is_inexact(leaf: Any) -> bool:
