@@ -132,8 +132,7 @@ def require_own(tree: Any, axis_name: AxisName, who: str) -> None:
   if not checked(axis_name):
     return
   for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-    inexact = jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
-    if inexact and not differs(leaf, axis_name):
+    if _has_gradient(leaf) and not differs(leaf, axis_name):
       raise ValueError(
         f'{who}: the update of {jax.tree_util.keystr(path) or "the leaf"} is'
         f' already the same on every worker of axis {axis_name!r}, so there is'
@@ -161,7 +160,7 @@ def require_own_like(tree: Any, state: Any, who: str, what: str) -> None:
 
   def check(path, leaf, own):
     missing = _varying(own) - _varying(leaf)
-    if missing and jnp.issubdtype(jnp.result_type(leaf), jnp.inexact):
+    if missing and _has_gradient(leaf):
       raise ValueError(
         f'{who}: the gradient of {jax.tree_util.keystr(path) or "the leaf"} is'
         f' the same on all workers of axis {", ".join(map(repr, missing))},'
@@ -171,6 +170,13 @@ def require_own_like(tree: Any, state: Any, who: str, what: str) -> None:
       )
 
   jax.tree_util.tree_map_with_path(check, tree, state)
+
+
+def _has_gradient(leaf: Any) -> bool:
+  # An empty leaf is the same for all, and some functions make it so by type.
+  return bool(jnp.size(leaf)) and jnp.issubdtype(
+    jnp.result_type(leaf), jnp.inexact
+  )
 
 
 def _varying(leaf: Any) -> frozenset:

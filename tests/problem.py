@@ -14,6 +14,7 @@ import optax
 import reference
 
 import signmomentum as sm
+from signmomentum import draws
 
 AXIS = 'workers'
 STEPS = 11  # three rounds, and a part of one
@@ -87,10 +88,53 @@ def vector_gradient(shapes, steps_targets):
 
 
 def size(shapes):
+  """Elements of all leaves together."""
   return sum(math.prod(shape) for shape in shapes.values())
 
 
+def tree_of(number):
+  """The shapes, of all trees that are used, that have so many elements."""
+  trees = (SHAPES, SMALL, *({name: SMALL[name]} for name in SMALL))
+  (shapes,) = (tree for tree in trees if size(tree) == number)
+  return shapes
+
+
+def layers(number):
+  """The slices of such a vector that are not empty leaves."""
+  slices, start = [], 0
+  for _, shape in sorted(tree_of(number).items()):
+    end = start + math.prod(shape)
+    if end > start:
+      slices.append(slice(start, end))
+    start = end
+  return slices
+
+
+def dice(seed):
+  """The library's draws, for the reference: by worker, step, and leaf."""
+
+  def throw(worker, t, number):
+    shapes = tree_of(number)
+    paths = [f"['{name}']" for name in sorted(shapes)]
+    keys = draws.leaf_keys(draws.key(seed, t, worker), paths)
+    words = vector(
+      {
+        name: jax.random.bits(key, shapes[name], jnp.uint32)
+        for name, key in zip(sorted(shapes), keys, strict=True)
+      }
+    )
+    return (words >> 1) / 2**31, words & 1 == 1
+
+  return throw
+
+
 # Runs.
+
+
+def initial(tx, params, workers):
+  """State of one worker, also of what must know how many there are."""
+  stacked = jax.vmap(tx.init, None, axis_name=AXIS, axis_size=workers)(params)
+  return jax.tree.map(lambda leaf: leaf[0], stacked)
 
 
 def one_worker_step(tx, sync=None):
@@ -154,7 +198,7 @@ def mesh(count, kind):
 def run_mapped(tx, kind, targets):
   """A trajectory over 3 devices without the help of ``sm.Workers``."""
   params = start(SMALL)
-  state = sm.WorkerState(params, tx.init(params))
+  state = sm.WorkerState(params, initial(tx, params, 3))
   leaves, treedef = jax.tree.flatten(state)
   own = jax.tree.leaves(sm.worker_varying(tx, params))
   leaves = [

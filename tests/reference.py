@@ -49,11 +49,26 @@ def sign_mean(vectors):
 
 
 class DistributedLion:
-  """Algorithm 1 of Distributed Lion; the server is ``aggregate``."""
+  """Algorithm 1 of Distributed Lion; the server is ``aggregate``.
 
-  def __init__(self, rate, b1, b2, weight_decay, aggregate):
+  Args:
+    say: what worker i says at step t of its direction, if not the direction.
+    average_every: steps after which the momenta are averaged.
+  """
+
+  def __init__(
+    self,
+    rate,
+    b1,
+    b2,
+    weight_decay,
+    aggregate,
+    say=lambda i, t, direction: direction,
+    average_every=None,
+  ):
     self.rate, self.b1, self.b2 = rate, b1, b2
     self.weight_decay, self.aggregate = weight_decay, aggregate
+    self.say, self.average_every = say, average_every
     self.m = None
 
   def step(self, t, x, gradients):
@@ -61,8 +76,10 @@ class DistributedLion:
       self.m = [np.zeros_like(g) for g in gradients]
     deltas = []
     for i, g in enumerate(gradients):
-      deltas.append(self.b1 * self.m[i] + (1 - self.b1) * g)
+      deltas.append(self.say(i, t, self.b1 * self.m[i] + (1 - self.b1) * g))
       self.m[i] = self.b2 * self.m[i] + (1 - self.b2) * g
+    if self.average_every and (t + 1) % self.average_every == 0:
+      self.m = [mean(self.m) for _ in self.m]
     delta = self.aggregate(deltas)
     rate = self.rate(t)
     return [xi - rate * (delta + self.weight_decay * xi) for xi in x]
@@ -84,6 +101,101 @@ class DistributedSignum:
     delta = self.aggregate(self.m)
     rate = self.rate(t)
     return [xi - rate * (delta + self.weight_decay * xi) for xi in x]
+
+
+# Compressed gradients at every step, the baselines of paper B. ``layers`` gives
+# the slices of a vector that are its layers; ``dice`` what worker i throws at
+# step t: uniform numbers from [0, 1) and coins, for each element.
+
+
+def randomized_sign(v, bound, dice):
+  """+-1 with probability 1/2 +- v / 2B: the sign itself, or a coin; 0 stays."""
+  uniform, heads = dice
+  sure = (uniform < np.abs(v) / bound) | (v == 0)
+  return np.where(sure, np.sign(v), np.where(heads, 1, -1))
+
+
+class TernGrad:
+  """Ternary gradients: layer-wise scales that workers share, and clipping."""
+
+  def __init__(self, rate, momentum, clip_factor, layers, dice):
+    self.rate, self.momentum, self.clip_factor = rate, momentum, clip_factor
+    self.layers, self.dice, self.m = layers, dice, 0.0
+
+  def step(self, t, x, gradients):
+    result = np.zeros_like(x[0])
+    thrown = [self.dice(i, t, g.size) for i, g in enumerate(gradients)]
+    for layer in self.layers(result.size):
+      clipped = []
+      for g in gradients:
+        most = self.clip_factor * np.sqrt(np.mean(g[layer] ** 2))
+        clipped.append(np.clip(g[layer], -most, most))
+      s = max(np.max(np.abs(g)) for g in clipped)
+      if s:
+        ternary = [
+          np.sign(g) * (uniform[layer] < np.abs(g) / s)
+          for g, (uniform, _) in zip(clipped, thrown, strict=True)
+        ]
+        result[layer] = s * mean(ternary)
+    self.m = self.momentum * self.m + result
+    return [xi - self.rate(t) * self.m for xi in x]
+
+
+def is_among_largest(v, density, layers):
+  """Where the k largest magnitudes of each layer are, k rounded up."""
+  chosen = np.zeros(v.size, bool)
+  for layer in layers(v.size):
+    k = int(np.ceil(density * v[layer].size))
+    places = np.argsort(-np.abs(v[layer]), kind='stable')[:k]
+    chosen[np.arange(v.size)[layer][places]] = True
+  return chosen
+
+
+class GradDrop:
+  """Gradient dropping: what is not sent is added to the next gradient."""
+
+  def __init__(self, rate, density, momentum, layers):
+    self.rate, self.density, self.momentum = rate, density, momentum
+    self.layers, self.residual, self.m = layers, None, 0.0
+
+  def step(self, t, x, gradients):
+    if self.residual is None:
+      self.residual = [np.zeros_like(g) for g in gradients]
+    sent = []
+    for i, g in enumerate(gradients):
+      p = g + self.residual[i]
+      sent.append(p * is_among_largest(p, self.density, self.layers))
+      self.residual[i] = p - sent[i]
+    self.m = self.momentum * self.m + mean(sent)
+    return [xi - self.rate(t) * self.m for xi in x]
+
+
+class DeepGradientCompression:
+  """Algorithm of DGC: clipping, momentum correction, masking, warm-up.
+
+  ``density`` is a function of the step.
+  """
+
+  def __init__(self, rate, density, momentum, max_norm, layers):
+    self.rate, self.density, self.momentum = rate, density, momentum
+    self.max_norm, self.layers = max_norm, layers
+    self.u = self.v = None
+
+  def step(self, t, x, gradients):
+    if self.u is None:
+      self.u = [np.zeros_like(g) for g in gradients]
+      self.v = [np.zeros_like(g) for g in gradients]
+    sent = []
+    for i, g in enumerate(gradients):
+      threshold = self.max_norm / np.sqrt(len(gradients))
+      g = g * min(1.0, threshold / np.linalg.norm(g))
+      self.u[i] = self.momentum * self.u[i] + g
+      self.v[i] = self.v[i] + self.u[i]
+      mask = is_among_largest(self.v[i], self.density(t), self.layers)
+      sent.append(self.v[i] * mask)
+      self.v[i] = self.v[i] * ~mask
+      self.u[i] = self.u[i] * ~mask
+    return [xi - self.rate(t) * mean(sent) for xi in x]
 
 
 # One machine; also the base optimizers of local steps.
@@ -198,21 +310,31 @@ class SignMomentum:
 
 
 class OneBitSignMomentum:
-  """A x B: each worker's own outer momentum, and a vote on the directions."""
+  """A x B: each worker's own outer momentum, and a vote on the directions.
 
-  def __init__(self, eta=1.0, b1=0.95, b2=0.98, weight_decay=0.1):
+  With ``layers``, each worker adds to its direction what its last sign, taken
+  with the mean magnitude of a layer, has missed.
+  """
+
+  def __init__(self, eta=1.0, b1=0.95, b2=0.98, weight_decay=0.1, layers=None):
     self.eta, self.b1, self.b2 = eta, b1, b2
-    self.weight_decay = weight_decay
-    self.m = None
+    self.weight_decay, self.layers = weight_decay, layers
+    self.m = self.residual = None
 
   def round(self, anchor, ends, gamma):
     if self.m is None:
       self.m = [np.zeros_like(anchor) for _ in ends]
+      self.residual = [np.zeros_like(anchor) for _ in ends]
     directions = []
     for i, end in enumerate(ends):
       g = (anchor - end) / gamma
       directions.append(self.b1 * self.m[i] + (1 - self.b1) * g)
       self.m[i] = self.b2 * self.m[i] + (1 - self.b2) * g
+      if self.layers:
+        directions[i] = directions[i] + self.residual[i]
+        for layer in self.layers(anchor.size):
+          c = directions[i][layer]
+          self.residual[i][layer] = c - np.mean(np.abs(c)) * np.sign(c)
     delta = majority_vote(directions)
     return anchor - self.eta * gamma * (delta + self.weight_decay * anchor)
 
@@ -291,12 +413,18 @@ class PassedThrough:
 
 
 class Partitioned:
-  """``first`` for the elements of a mask, ``second`` for the others."""
+  """``first`` for the elements of a mask, ``second`` for the others.
+
+  Neither knows of the other's.
+  """
 
   def __init__(self, mask, first, second):
     self.mask, self.first, self.second = mask, first, second
 
   def step(self, t, x, gradients):
-    one = self.first.step(t, x, gradients)
-    two = self.second.step(t, x, gradients)
-    return [np.where(self.mask, a, b) for a, b in zip(one, two, strict=True)]
+    new = [np.empty_like(xi) for xi in x]
+    for mask, method in ((self.mask, self.first), (~self.mask, self.second)):
+      parts = [xi[mask] for xi in x], [g[mask] for g in gradients]
+      for xi, part in zip(new, method.step(t, *parts), strict=True):
+        xi[mask] = part
+    return new

@@ -5,6 +5,7 @@ To add a method is to add a row to ``METHODS``.
 
 from collections.abc import Callable
 import dataclasses
+import functools
 
 import jax.numpy as jnp
 import numpy as np
@@ -25,22 +26,27 @@ class Method:
     make: from a ``learning_rate`` to the transformation.
     reference: from a rate, a function of the step, to the NumPy transcription.
     plain: from a rate to a single machine's run without signmomentum, see
-      ``single`` and ``rounds``.
+      ``single`` and ``rounds``; None: it is not the same for one worker.
     own: names of the parts of the training state that are each worker's own.
-    wire: ``'majority_vote'``, ``'sign_mean'`` or ``'mean'``.
+    wire: a key of ``battery_test.WIRES``, what is sent.
     local: whether it takes local steps.
+    random: whether a worker draws for itself.
+    parts: whether a worker's own part of a state is a part of a whole.
   """
 
   make: Callable
   reference: Callable
-  plain: Callable
+  plain: Callable | None
   own: frozenset[str]
   wire: str
   local: bool = False
+  random: bool = False
+  parts: bool = False
 
   @property
-  def votes(self) -> bool:
-    return self.wire != 'mean'
+  def exact(self) -> bool:
+    """Whether executors agree bit for bit, as in votes."""
+    return self.wire in ('majority_vote', 'sign_mean')
 
 
 def single(tx):
@@ -126,6 +132,102 @@ def signum(aggregation):
   )
 
 
+def lion_chain(first, *then, **options):
+  """Distributed Lion, MaVo, with another part before or after the momentum."""
+  return Method(
+    lambda learning_rate: optax.chain(
+      first(sm.lion_momentum(0.85, 0.95)),
+      *then,
+      sm.aggregate_by_majority_vote(problem.AXIS),
+      optax.add_decayed_weights(0.1),
+      optax.scale_by_learning_rate(learning_rate),
+    ),
+    **options,
+  )
+
+
+def stochastic():
+  bound, seed = 20.0, 3
+  throw = problem.dice(seed)
+
+  def say(i, t, v):
+    return reference.randomized_sign(v, bound, throw(i, t, v.size))
+
+  return lion_chain(
+    lambda momentum: momentum,
+    sm.scale_by_randomized_sign(bound, seed, axis_name=problem.AXIS),
+    reference=lambda rate: reference.DistributedLion(
+      rate, 0.85, 0.95, 0.1, reference.majority_vote, say
+    ),
+    plain=None,
+    own=frozenset({'opt_state.mu', 'opt_state.out_of_range'}),
+    wire='majority_vote',
+    random=True,
+  )
+
+
+def averaged_momentum():
+  return lion_chain(
+    lambda momentum: sm.with_state_averaging(
+      momentum, SYNC_EVERY, problem.AXIS
+    ),
+    reference=lambda rate: reference.DistributedLion(
+      rate,
+      0.85,
+      0.95,
+      0.1,
+      reference.majority_vote,
+      average_every=SYNC_EVERY,
+    ),
+    plain=lambda rate: single(optax.lion(rate, 0.85, 0.95, weight_decay=0.1)),
+    own=frozenset({'opt_state.inner.mu'}),
+    wire='majority_vote_and_mean',
+  )
+
+
+# SGD on compressed gradients.
+
+
+def terngrad():
+  return Method(
+    lambda learning_rate: sm.terngrad(learning_rate, 0.8, clip_factor=1.5),
+    lambda rate: reference.TernGrad(
+      rate, 0.8, 1.5, problem.layers, problem.dice(0)
+    ),
+    None,
+    frozenset(),
+    'ternary',
+    random=True,
+  )
+
+
+def graddrop():
+  return Method(
+    lambda learning_rate: sm.graddrop(learning_rate, 0.3, momentum=0.8),
+    lambda rate: reference.GradDrop(rate, 0.3, 0.8, problem.layers),
+    None,
+    frozenset({'opt_state.residual'}),
+    'top_k',
+  )
+
+
+def deep_gradient_compression():
+  def density(t):
+    return [0.25, 0.25, 0.0625, 0.0625, 0.0625][t] if t < 5 else 0.02
+
+  return Method(
+    lambda learning_rate: sm.deep_gradient_compression(
+      learning_rate, 0.02, 0.8, max_norm=60.0, warmup_steps=5
+    ),
+    lambda rate: reference.DeepGradientCompression(
+      rate, density, 0.8, 60.0, problem.layers
+    ),
+    None,
+    frozenset({'opt_state.velocity', 'opt_state.residual'}),
+    'top_k_in_stages',
+  )
+
+
 # One optimizer on the mean gradient.
 
 
@@ -159,10 +261,16 @@ ADAMW = Inner(
 SGD = Inner(optax.sgd, reference.Sgd, frozenset({'params'}))
 
 
-def sign_momentum(inner, aggregation):
+def sign_momentum(inner, aggregation, error_feedback=False):
   arguments = {'b1': 0.7, 'b2': 0.9, 'weight_decay': 0.1}
-  one_bit = aggregation == 'majority_vote'
-  outer = reference.OneBitSignMomentum if one_bit else reference.SignMomentum
+  outer, own = reference.SignMomentum, set()
+  if aggregation == 'majority_vote':
+    outer, own = reference.OneBitSignMomentum, {'opt_state.outer.mu'}
+  elif aggregation == 'sharded_mean':
+    own = {'opt_state.outer.mu'}
+  if error_feedback:
+    outer = functools.partial(outer, layers=problem.layers)
+    own |= {'opt_state.outer.residual'}
   return Method(
     lambda learning_rate: sm.distributed_sign_momentum(
       inner.make(learning_rate),
@@ -170,6 +278,7 @@ def sign_momentum(inner, aggregation):
       SYNC_EVERY,
       outer_learning_rate=1.5,
       aggregation=aggregation,
+      error_feedback=error_feedback,
       **arguments,
     ),
     lambda rate: reference.LocalSteps(
@@ -178,10 +287,15 @@ def sign_momentum(inner, aggregation):
       SYNC_EVERY,
       rate,
     ),
-    lambda rate: rounds(inner.make(rate), optax.lion(1.5, **arguments), rate),
-    inner.own | ({'opt_state.outer.mu'} if one_bit else set()),
+    None
+    if error_feedback
+    else lambda rate: rounds(
+      inner.make(rate), optax.lion(1.5, **arguments), rate
+    ),
+    inner.own | own,
     aggregation,
     local=True,
+    parts=aggregation == 'sharded_mean',
   )
 
 
@@ -230,10 +344,19 @@ METHODS = {
   'distributed_lion_sign_mean': lion('sign_mean'),
   'distributed_signum_majority_vote': signum('majority_vote'),
   'distributed_signum_sign_mean': signum('sign_mean'),
+  'distributed_lion_stochastic': stochastic(),
+  'distributed_lion_averaged': averaged_momentum(),
+  'terngrad': terngrad(),
+  'graddrop': graddrop(),
+  'deep_gradient_compression': deep_gradient_compression(),
   'distributed_sign_momentum': sign_momentum(ADAMW, 'mean'),
   'distributed_sign_momentum_sgd': sign_momentum(SGD, 'mean'),
   'distributed_sign_momentum_one_bit': sign_momentum(ADAMW, 'majority_vote'),
   'distributed_sign_momentum_one_bit_sgd': sign_momentum(SGD, 'majority_vote'),
+  'distributed_sign_momentum_one_bit_feedback': sign_momentum(
+    ADAMW, 'majority_vote', error_feedback=True
+  ),
+  'distributed_sign_momentum_sharded': sign_momentum(ADAMW, 'sharded_mean'),
   'diloco': diloco(),
   'slowmo': averaged(
     SGD, sm.slowmo(0.9, 0.4), lambda: reference.SlowMo(0.9, 0.4), True
