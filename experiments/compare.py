@@ -1,30 +1,60 @@
-r"""Trains several methods on equal tokens and compares them.
+r"""Compares methods: on equal tokens, in one setting or in all of a sweep file.
 
+    python -m experiments.compare --sweep=configs/sweeps/gpt2_nano.py \
+      --workdir=runs/sweep --jobs=2
+    python -m experiments.compare --sweep=configs/sweeps/gpt2_nano.py \
+      --workdir=runs/sweep --studies=workers_8 --methods=slowmo
     python -m experiments.compare --config=configs/gpt2_nano.py \
       --methods=slowmo,distributed_sign_momentum --seeds=0,1 \
       --workdir=runs/comparison
 
 The same command again goes on where it stopped, and does not repeat what is
-finished. It leaves comparison.csv, .md, .json and .png in the directory.
+finished. It leaves results.md, results.json and pictures in the directory, of
+all that is finished there: a single row can be made anew by deleting its runs
+and naming its study and method. With --config, methods run at the learning rate
+of the config; nothing is tuned.
 """
 
 from collections.abc import Sequence
 
 from absl import flags
+import jax
 
-from experiments import comparison, config, entry, errors, executors, methods
+from experiments import (
+  comparison,
+  config,
+  entry,
+  errors,
+  executors,
+  methods,
+  outcomes,
+  pictures,
+  settings,
+  sweep,
+)
 
+_SWEEP = flags.DEFINE_string('sweep', None, 'Sweep file: many studies.')
+_STUDIES = flags.DEFINE_list(
+  'studies', ['all'], 'Names of studies of the sweep, or all.'
+)
 _CONFIG = flags.DEFINE_string(
   'config',
   None,
-  'Config file, with arguments after a colon, apart from method and seed. Its'
-  ' fields can be set too: --config.num_steps=2400.',
-  required=True,
+  'Config file, with arguments after a colon, apart from method and seed: one'
+  ' study. Its fields can be set too: --config.num_steps=2400.',
 )
 _METHODS = flags.DEFINE_list('methods', ['all'], 'Names of methods, or all.')
-_SEEDS = flags.DEFINE_list('seeds', ['0'], 'Seeds of the runs of each method.')
+_SEEDS = flags.DEFINE_list(
+  'seeds', None, 'With --config, the seeds of each method; by default 0.'
+)
 _WORKDIR = flags.DEFINE_string(
   'workdir', None, 'Directory of the comparison.', required=True
+)
+_JOBS = flags.DEFINE_integer(
+  'jobs',
+  1,
+  'How many runs to make at a time, each on its share of the processors.',
+  lower_bound=1,
 )
 _WORKERS = flags.DEFINE_enum(
   'workers',
@@ -35,22 +65,47 @@ _WORKERS = flags.DEFINE_enum(
 _CPU_DEVICES = flags.DEFINE_integer(
   'cpu_devices', None, 'How many virtual devices to make of the CPU.'
 )
+flags.mark_flags_as_mutual_exclusive(['sweep', 'config'], required=True)
 
 
 def main(overrides: Sequence[str]) -> None:
   """Reads the flags and compares."""
-  names = methods.names(_METHODS.value)
-  seeds = [_seed(text) for text in _SEEDS.value]
-
-  def load(method, seed):
-    return config.load(_CONFIG.value, overrides, method=method, seed=seed)
-
   entry.quiet()
-  count = load(names[0], seeds[0]).workers
-  entry.set_cpu_devices(_WORKERS.value, count, _CPU_DEVICES.value)
-  rows = comparison.run(load, names, seeds, _WORKDIR.value, _WORKERS.value)
-  if rows:
-    print(comparison.markdown(rows), end='')
+  # Devices are for the processes that train.
+  jax.config.update('jax_platforms', 'cpu')
+  plan = _sweep(overrides) if _SWEEP.value else [_study(overrides)]
+  chosen = settings.choose(plan, _STUDIES.value, _METHODS.value)
+  results = outcomes.Results(plan, _WORKDIR.value)
+
+  def publish():
+    comparison.write(results)
+    pictures.draw(results)
+
+  crew = sweep.Crew(_JOBS.value, _WORKERS.value, _CPU_DEVICES.value)
+  if sweep.run(results, chosen, publish, crew):
+    print(comparison.markdown(results), end='')
+
+
+def _sweep(overrides: Sequence[str]) -> list[settings.Study]:
+  if overrides or _SEEDS.value is not None:
+    raise errors.UserError(
+      '--config.FIELD and --seeds go with --config; with --sweep, the file says'
+      ' what they are. Copy it to try others.'
+    )
+  return settings.load(_SWEEP.value)
+
+
+def _study(overrides: Sequence[str]) -> settings.Study:
+  """The study that the flags describe."""
+  study = settings.Study(
+    name='comparison',
+    config=_CONFIG.value,
+    methods=methods.names(_METHODS.value),
+    seeds=[_seed(text) for text in _SEEDS.value or ['0']],
+    overrides=dict(item.split('=', 1) for item in overrides),
+  )
+  settings.check([study])
+  return study
 
 
 def _seed(text: str) -> int:

@@ -1,226 +1,191 @@
-"""Several methods at equal tokens: one table, one picture.
+"""What comes out of a sweep: for each study a table, and all of it as JSON."""
 
-Each method and seed is an ordinary run, in `METHOD/seed_N` of the directory.
-What is finished is not run again.
-"""
-
-from collections.abc import Callable, Iterable, Sequence
-import csv
+from collections.abc import Iterable
 import dataclasses
 import json
-import os
-import pathlib
 import statistics
 from typing import Any
 
-import matplotlib
-from matplotlib import figure, ticker
-import ml_collections
-import numpy as np
+from experiments import outcomes, provenance, settings
 
-from experiments import errors, loop, metrics, provenance, report
-
-_CSV, _MARKDOWN = 'comparison.csv', 'comparison.md'
-_JSON, _PICTURE = 'comparison.json', 'comparison.png'
+_JSON, _MARKDOWN = 'results.json', 'results.md'
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """A method: means over seeds, and the spread (standard deviation)."""
+  """A method in a study: means over the seeds at its best rate.
+
+  Attributes:
+    method: its name.
+    rate: the best learning rate, of those that are known.
+    settled: whether all rates that are to be tried have been.
+    at_edge: whether it is the lowest or the highest that was tried.
+    seeds: how many have been run, those that diverged included.
+    diverged: how many of them did; they are not in the means.
+    validation_loss: in nats per token; None if all diverged.
+    spread: its standard deviation over seeds, None below two.
+    validation_bits_per_byte: the same loss.
+    bits_per_parameter_and_step: sent by each worker.
+    bits_per_parameter: of the whole run.
+    seconds: of a run.
+  """
 
   method: str
+  rate: float
+  settled: bool
+  at_edge: bool
   seeds: int
-  validation_loss: float
-  spread: float | None  # None for a single seed
-  validation_bits_per_byte: float
-  bits_per_parameter_and_step: float
-  bits_per_parameter: float  # of the whole run
-  tokens: int
-  seconds: float
+  diverged: int
+  validation_loss: float | None
+  spread: float | None
+  validation_bits_per_byte: float | None
+  bits_per_parameter_and_step: float | None
+  bits_per_parameter: float | None
+  seconds: float | None
 
 
-def run(
-  load: Callable[[str, int], ml_collections.ConfigDict],
-  methods: Sequence[str],
-  seeds: Sequence[int],
-  workdir: str | os.PathLike,
-  workers: str = 'simulated',
-) -> list[Row] | None:
-  """Trains what is not trained yet, and compares.
-
-  Args:
-    load: returns the config of a method and a seed.
-    methods: names of methods.
-    seeds: of the runs of each method.
-    workdir: the directory of the comparison.
-    workers: a key of `executors.EXECUTORS`.
-
-  Returns:
-    the rows of the table, the best first; None if a run was stopped.
-
-  Raises:
-    UserError: for a wrong config, before anything is trained.
-  """
-  configs = {(m, s): load(m, s) for m in methods for s in seeds}
-  for config in configs.values():
-    loop.optimizer(config)
-  workdir = pathlib.Path(workdir)
-  summaries = {}
-  for (method, seed), config in configs.items():
-    print(f'{method}, seed {seed}: run {len(summaries) + 1} of {len(configs)}')
-    summary = loop.train(config, _folder(workdir, method, seed), workers)
-    if summary is None:
-      return None
-    summaries[method, seed] = summary
-  rows = _rows(summaries.values())
-  _write(rows, summaries, workdir)
-  _draw(rows, summaries, workdir)
-  return rows
-
-
-def markdown(rows: Iterable[Row]) -> str:
-  """The table in Markdown."""
-  lines = [
-    '| method | seeds | validation, nats/token | bits/byte | bits sent per'
-    ' parameter and step | in all | tokens | seconds |',
-    '| --- | --: | --: | --: | --: | --: | --: | --: |',
+def rows(results: outcomes.Results, study: settings.Study) -> list[Row]:
+  """The rows of a study, the best first; methods without a run have none."""
+  found = [
+    _row(method, results.choice(study, method), known)
+    for method in study.methods
+    if (known := list(results.best(study, method).values()))
   ]
-  for row in rows:
-    spread = '' if row.spread is None else f' ± {row.spread:.4f}'
-    lines.append(
-      f'| {row.method} | {row.seeds} | {row.validation_loss:.4f}{spread}'
-      f' | {row.validation_bits_per_byte:.4f}'
-      f' | {row.bits_per_parameter_and_step:.3f}'
-      f' | {row.bits_per_parameter:,.0f} | {row.tokens:,}'
-      f' | {row.seconds:,.0f} |'
-    )
+
+  def rank(row):  # a method that diverges at all is behind those that do not
+    return row.diverged, row.validation_loss or 0.0
+
+  return sorted(found, key=rank)
+
+
+def markdown(results: outcomes.Results) -> str:
+  """The tables of all studies that have runs."""
+  tables = [
+    f'{_heading(study)}\n\n{_table(found)}'
+    for study in results.sweep.values()
+    if (found := rows(results, study))
+  ]
+  return '\n'.join(tables)
+
+
+def write(results: outcomes.Results) -> None:
+  """Writes tables and JSON into the directory of the results."""
+  everything = {
+    'studies': [_record(results, study) for study in results.sweep.values()]
+  }
+  results.workdir.mkdir(parents=True, exist_ok=True)
+  (results.workdir / _MARKDOWN).write_text(markdown(results), encoding='utf-8')
+  (results.workdir / _JSON).write_text(json.dumps(everything, indent=1) + '\n')
+
+
+def _row(
+  method: str, choice: settings.Choice, known: list[outcomes.Outcome]
+) -> Row:
+  good = [end.summary for end in known if end.summary is not None]
+
+  def mean(field):
+    return statistics.fmean(getattr(s, field) for s in good) if good else None
+
+  bits = mean('bits')
+  return Row(
+    method=method,
+    rate=choice.best,
+    settled=choice.settled,
+    at_edge=choice.at_edge,
+    seeds=len(known),
+    diverged=len(known) - len(good),
+    validation_loss=mean('validation_loss'),
+    spread=statistics.stdev(s.validation_loss for s in good)
+    if len(good) > 1
+    else None,
+    validation_bits_per_byte=mean('validation_bits_per_byte'),
+    bits_per_parameter_and_step=bits,
+    bits_per_parameter=bits * good[0].steps if good else None,
+    seconds=mean('seconds'),
+  )
+
+
+def _heading(study: settings.Study) -> str:
+  s = study.setting()
+  facts = [
+    f'{s.workers} worker{"s" if s.workers > 1 else ""}',
+    f'{s.sync_every} local steps a round',
+    f'{s.steps:,} steps',
+    f'{s.tokens:,} tokens',
+  ]
+  if s.presence < 1:
+    facts.append(f'each worker present with probability {s.presence:g}')
+  if s.adversaries:
+    facts.append(f'adversaries among the workers: {s.adversaries}')
+  if study.tuned:
+    facts.append('rates tuned')
+  if study.rates_of is not None:
+    facts.append(f'rates of the study {study.rates_of}')
+  return f'### {study.name}\n\n{", ".join(facts)}.'
+
+
+def _table(found: Iterable[Row]) -> str:
+  lines = [
+    '| method | seeds | validation, nats/token | bits/byte | learning rate'
+    ' | bits sent per parameter and step | in all | seconds | notes |',
+    '| --- | --: | --: | --: | --: | --: | --: | --: | --- |',
+  ]
+  for row in found:
+    cells = [row.method, row.seeds, _loss(row), *_numbers(row), _notes(row)]
+    lines.append(f'| {" | ".join(map(str, cells))} |')
   return '\n'.join(lines) + '\n'
 
 
-def _folder(workdir: pathlib.Path, method: str, seed: int) -> pathlib.Path:
-  return workdir / method / f'seed_{seed}'
+def _loss(row: Row) -> str:
+  if row.validation_loss is None:
+    return 'diverged'
+  spread = '' if row.spread is None else f' ± {row.spread:.4f}'
+  return f'{row.validation_loss:.4f}{spread}'
 
 
-def _rows(summaries: Iterable[report.Summary]) -> list[Row]:
-  by_method: dict[str, list[report.Summary]] = {}
-  for summary in summaries:
-    by_method.setdefault(summary.method, []).append(summary)
-  tokens = {summary.tokens for runs in by_method.values() for summary in runs}
-  if len(tokens) > 1:
-    raise errors.UserError(
-      f'These runs saw different numbers of tokens, {sorted(tokens)}: they'
-      ' cannot be compared. Use a config with equal num_steps.'
-    )
-
-  def mean(runs: list[report.Summary], field: str) -> float:
-    return statistics.fmean(getattr(run, field) for run in runs)
-
-  rows = [
-    Row(
-      method=method,
-      seeds=len(runs),
-      validation_loss=mean(runs, 'validation_loss'),
-      spread=statistics.stdev(run.validation_loss for run in runs)
-      if len(runs) > 1
-      else None,
-      validation_bits_per_byte=mean(runs, 'validation_bits_per_byte'),
-      bits_per_parameter_and_step=mean(runs, 'bits'),
-      bits_per_parameter=mean(runs, 'bits') * runs[0].steps,
-      tokens=runs[0].tokens,
-      seconds=mean(runs, 'seconds'),
-    )
-    for method, runs in by_method.items()
+def _numbers(row: Row) -> list[str]:
+  return [
+    format(value, spec) if value is not None else '–'
+    for value, spec in [
+      (row.validation_bits_per_byte, '.4f'),
+      (row.rate, 'g'),
+      (row.bits_per_parameter_and_step, '.3f'),
+      (row.bits_per_parameter, ',.0f'),
+      (row.seconds, ',.0f'),
+    ]
   ]
-  return sorted(rows, key=lambda row: row.validation_loss)
 
 
-def _write(
-  rows: list[Row],
-  summaries: dict[tuple[str, int], report.Summary],
-  workdir: pathlib.Path,
-) -> None:
-  records = [dataclasses.asdict(row) for row in rows]
-  with (workdir / _CSV).open('w', newline='', encoding='utf-8') as file:
-    writer = csv.DictWriter(file, records[0])
-    writer.writeheader()
-    writer.writerows(records)
-  (workdir / _MARKDOWN).write_text(markdown(rows), encoding='utf-8')
-  everything = {
-    'rows': records,
+def _notes(row: Row) -> str:
+  notes = []
+  if row.diverged:
+    notes.append(f'{row.diverged} of {row.seeds} diverged')
+  if row.at_edge:
+    notes.append('best rate at the edge of the grid')
+  if not row.settled:
+    notes.append('tuning not finished')
+  return ', '.join(notes)
+
+
+def _record(results: outcomes.Results, study: settings.Study) -> dict[str, Any]:
+  """All that is known of a study, for JSON."""
+  runs = {
+    run: outcome
+    for method in study.methods
+    for run in results.runs(study, method, study.seeds)
+    if (outcome := results.outcome(run)) is not None
+  }
+  return {
+    **dataclasses.asdict(study),
+    'setting': study.setting()._asdict(),
+    'rows': [dataclasses.asdict(row) for row in rows(results, study)],
     'runs': [
-      dataclasses.asdict(summary)
-      | {'versions': provenance.recorded(_folder(workdir, *key))}
-      for key, summary in summaries.items()
+      {
+        **run._asdict(),
+        'diverged': outcome.diverged,
+        'summary': outcome.summary and dataclasses.asdict(outcome.summary),
+        'versions': provenance.recorded(results.folder(run)),
+      }
+      for run, outcome in runs.items()
     ],
   }
-  (workdir / _JSON).write_text(json.dumps(everything, indent=2) + '\n')
-
-
-def _draw(
-  rows: list[Row],
-  summaries: dict[tuple[str, int], report.Summary],
-  workdir: pathlib.Path,
-) -> None:
-  canvas = figure.Figure(figsize=(13, 6), layout='constrained')
-  left, right = canvas.subplots(1, 2, sharey=True)
-  # Two shades of a colour beside each other: a dashed line tells them apart.
-  colors = matplotlib.colormaps['tab20'].colors
-  highest = 0.0
-  for i, row in enumerate(rows):
-    folders = [
-      _folder(workdir, method, seed)
-      for method, seed in summaries
-      if method == row.method
-    ]
-    curve = _curve(folders)
-    highest = max(highest, float(curve['validation_loss'].mean(0)[0]))
-    for axes, x in [(left, 'tokens'), (right, 'bits')]:
-      _draw_curve(
-        axes,
-        curve[x][0],
-        curve['validation_loss'],
-        color=colors[i % 20],
-        linestyle=('-', '--')[i % 2],
-        label=f'{row.method} ({row.validation_loss:.3f})',
-      )
-  some = next(iter(summaries.values()))
-  for axes in (left, right):
-    report.draw_baselines(axes, some)
-    axes.grid(alpha=0.3)
-  # What is above the unigram tells nothing, unless methods end there.
-  top = max(min(highest, some.unigram_loss), rows[-1].validation_loss)
-  left.set_ylim(rows[0].validation_loss - 0.05, top + 0.1)
-  left.set(xlabel='tokens', ylabel='validation loss [nats per token]')
-  left.xaxis.set_major_formatter(ticker.EngFormatter())
-  right.set(xlabel='bits sent per parameter, by each worker')
-  if any(row.bits_per_parameter for row in rows):
-    right.set_xscale('log')
-  canvas.suptitle(
-    f'{some.workers} workers, {some.sync_every} local steps a round,'
-    f' {rows[0].seeds} seed{"s" if rows[0].seeds > 1 else ""}'
-  )
-  canvas.legend(
-    *left.get_legend_handles_labels(), loc='outside right upper', fontsize=9
-  )
-  canvas.savefig(workdir / _PICTURE, dpi=120)
-
-
-def _curve(folders: list[pathlib.Path]) -> dict[str, np.ndarray]:
-  """Returns tokens, bits and validation losses, `[seeds, points]` each."""
-  points = [
-    [record for record in metrics.read(folder) if 'validation_loss' in record]
-    for folder in folders
-  ]
-  return {
-    name: np.array([[record[name] for record in run] for run in points])
-    for name in ('tokens', 'bits', 'validation_loss')
-  }
-
-
-def _draw_curve(axes, x: np.ndarray, losses: np.ndarray, **style: Any) -> None:
-  """Draws the mean over seeds, and their range as a band."""
-  axes.plot(x, losses.mean(0), **style)
-  if len(losses) > 1:
-    axes.fill_between(
-      x, losses.min(0), losses.max(0), color=style['color'], alpha=0.2
-    )

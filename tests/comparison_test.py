@@ -1,107 +1,142 @@
-"""A comparison: runs, table, picture, and nothing done twice."""
+"""The tables of a sweep, and its JSON."""
 
-import csv
 import json
+import math
 
 import pytest
 
-from experiments import comparison, errors, loop, report
-from tests import tiny
+from experiments import comparison, outcomes
+from tests import fake_runs
 
-METHODS = ('adamw', 'lion')
+MAIN = fake_runs.study(tuned=True, seeds=(0, 1))
+OTHER = fake_runs.study(
+  'other', 'sync_every=3,workers=8', {'presence': 0.75}, rates_of='main'
+)
+HARD = fake_runs.study('hard', overrides={'adversaries': 1}, rates_of='main')
 
 
-def _load(method, seed):
-  return tiny.load({'num_steps': 6, 'eval_every': 3}, method=method, seed=seed)
+def _loss(run):
+  """Losses that are the lower, the nearer the rate to adamw's preset."""
+  return 2.0 + abs(math.log2(run.rate / 0.002)) + 0.25 * run.seed
 
 
 @pytest.fixture(scope='module')
-def folder(tmp_path_factory):
+def results(tmp_path_factory):
   folder = tmp_path_factory.mktemp('comparison')
-  comparison.run(_load, METHODS, [0, 1], folder)
-  return folder
+  results = outcomes.Results([MAIN, OTHER, HARD], folder)
+  fake_runs.finish_all(results, _loss, bits=3.0)
+  comparison.write(results)
+  return results
 
 
-def test_runs_each_method_and_seed(folder):
-  for method in METHODS:
-    losses = {
-      report.load(folder / method / f'seed_{seed}').validation_loss
-      for seed in (0, 1)
-    }
-    assert len(losses) == 2
-
-
-def test_the_table_has_means_and_spreads(folder):
-  rows = list(
-    csv.DictReader((folder / 'comparison.csv').read_text().splitlines())
+def test_rows_have_means_and_spreads(results):
+  adamw, lion = comparison.rows(results, MAIN)
+  assert adamw == comparison.Row(
+    method='adamw',
+    rate=0.002,
+    settled=True,
+    at_edge=False,
+    seeds=2,
+    diverged=0,
+    validation_loss=2.125,
+    spread=pytest.approx(0.25 / 2**0.5),
+    validation_bits_per_byte=pytest.approx(1.4 * 2.125),
+    bits_per_parameter_and_step=3.0,
+    bits_per_parameter=18.0,
+    seconds=60.0,
   )
-  assert {row['method'] for row in rows} == set(METHODS)
-  losses = [float(row['validation_loss']) for row in rows]
-  assert losses == sorted(losses)
-  for row in rows:
-    runs = [
-      report.load(folder / row['method'] / f'seed_{seed}') for seed in (0, 1)
-    ]
-    a, b = (run.validation_loss for run in runs)
-    assert float(row['validation_loss']) == pytest.approx((a + b) / 2)
-    assert float(row['spread']) == pytest.approx(abs(a - b) / 2**0.5)
-    assert float(row['bits_per_parameter']) == pytest.approx(6 * runs[0].bits)
-    assert int(row['tokens']) == runs[0].tokens
+  # 0.0003 * 2**3 is nearest to 0.002; the grid goes one further.
+  assert lion.method == 'lion'
+  assert lion.rate == 0.0024
+  assert not lion.at_edge
 
 
-def test_all_files_tell_the_same(folder):
-  record = json.loads((folder / 'comparison.json').read_text())
-  assert len(record['runs']) == 4
-  assert all(run['versions'][0]['jax'] for run in record['runs'])
-  rows = [comparison.Row(**row) for row in record['rows']]
-  text = (folder / 'comparison.md').read_text()
-  assert text == comparison.markdown(rows)
-  assert all(f'| {method} | 2 |' in text for method in METHODS)
-  picture = (folder / 'comparison.png').read_bytes()
-  assert picture.startswith(b'\x89PNG')
+def test_one_seed_has_no_spread(results):
+  row, _ = comparison.rows(results, OTHER)
+  assert row.seeds == 1
+  assert row.spread is None
 
 
-def test_finished_runs_are_not_repeated(folder, monkeypatch):
-  monkeypatch.setattr(loop, '_train', None)  # which would have to be called
-  rows = comparison.run(_load, METHODS, [0, 1], folder)
-  assert len(rows) == 2
+def test_the_table(results):
+  text = comparison.markdown(results)
+  assert (
+    '| adamw | 2 | 2.1250 ± 0.1768 | 2.9750 | 0.002 | 3.000 | 18 | 60 |'
+    in (text)
+  )
+  assert '| adamw | 1 | 2.0000 | 2.8000 | 0.002 |' in text
+  assert '### main\n\n4 workers, 3 local steps a round, 6 steps, 384' in text
+  assert '8 workers, 3 local steps a round, 6 steps, 768 tokens, each' in text
+  assert 'present with probability 0.75, rates of the study main.' in text
+  assert 'adversaries among the workers: 1' in text
+  assert 'diverged' not in text
+  assert 'edge' not in text
 
 
-def test_one_seed_has_no_spread(folder):
-  rows = comparison.run(_load, METHODS[:1], [1], folder)
-  assert rows[0].spread is None
-  assert '±' not in comparison.markdown(rows)
+def test_all_files_tell_the_same(results):
+  text = (results.workdir / 'results.md').read_text()
+  assert text == comparison.markdown(results)
+  record = json.loads((results.workdir / 'results.json').read_text())
+  main, other, _ = record['studies']
+  assert main['name'] == 'main'
+  assert main['seeds'] == [0, 1]
+  assert other['setting']['workers'] == 8
+  rows = [comparison.Row(**row) for row in main['rows']]
+  assert rows == comparison.rows(results, MAIN)
+  # adamw: a grid of 3 and a seed; lion: a grid of 6 and a seed.
+  assert len(main['runs']) == 11
+  assert len(other['runs']) == 2
+  for run in main['runs']:
+    assert run['summary']['seed'] == run['seed'] == run['versions'][0]['seed']
+    assert run['diverged'] is None
 
 
-def test_a_stopped_run_stops_all(tmp_path, monkeypatch):
-  calls = []
-  monkeypatch.setattr(loop, 'train', lambda *args: calls.append(args))
-  assert comparison.run(_load, METHODS, [0], tmp_path) is None
-  assert len(calls) == 1
+def _write(tmp_path, loss, **fields):
+  study = fake_runs.study(**{'tuned': True, 'seeds': (0, 1)} | fields)
+  results = outcomes.Results([study], tmp_path)
+  fake_runs.finish_all(results, loss)
+  comparison.write(results)
+  return comparison.rows(results, study), comparison.markdown(results)
 
 
-def test_unequal_tokens_are_refused(folder, monkeypatch):
-  def load(method, seed):
-    return tiny.load({'num_steps': 3 * len(method)}, method=method, seed=seed)
+def test_what_diverges_is_last_and_shown(tmp_path):
+  def loss(run):
+    bad = run.method == 'adamw' and (run.seed or run.rate > 0.002)
+    return fake_runs.DIVERGED if bad else _loss(run)
 
-  some = report.load(folder / 'adamw' / 'seed_0')
+  (lion, adamw), text = _write(tmp_path, loss)
+  assert (lion.method, lion.diverged) == ('lion', 0)
+  assert (adamw.seeds, adamw.diverged) == (2, 1)
+  assert adamw.validation_loss == 2.0  # of the other seed
+  assert '1 of 2 diverged |' in text
+  record = json.loads((tmp_path / 'results.json').read_text())
+  ends = [
+    run['diverged']
+    for run in record['studies'][0]['runs']
+    if run['summary'] is None
+  ]
+  assert ends == ['It is nan.', 'It is nan.']
 
-  def train(config, *_):
-    return report.Summary(**vars(some) | {'tokens': config.num_steps})
 
-  monkeypatch.setattr(loop, 'train', train)
-  with pytest.raises(errors.UserError, match='different numbers of tokens'):
-    comparison.run(load, METHODS, [0], folder)
+def test_a_method_that_always_diverges(tmp_path):
+  def loss(run):
+    return _loss(run) if run.method == 'lion' else fake_runs.DIVERGED
+
+  (_, adamw), text = _write(tmp_path, loss)
+  assert adamw.validation_loss is None
+  assert '| adamw | 2 | diverged | – | 0.000125 | – | – | – |' in text
+  assert '2 of 2 diverged, best rate at the edge of the grid |' in text
 
 
-def test_a_wrong_config_is_found_before_anything_is_trained(monkeypatch):
-  def load(method, seed):
-    return (
-      _load(method, seed)
-      if method == 'adamw'
-      else tiny.load({'optimizer.warmup_steps': 10**6}, method=method)
-    )
+def test_the_edge_of_the_grid_is_told(tmp_path):
+  _, text = _write(tmp_path, lambda run: run.rate, methods=('adamw',))
+  assert '| 0.000125 | 4.000 | 24 | 60 | best rate at the edge' in text
 
-  monkeypatch.setattr(loop, 'train', None)
-  with pytest.raises(errors.UserError, match='warmup_steps'):
-    comparison.run(load, METHODS, [0], 'nowhere')
+
+def test_unfinished_tuning_is_told(tmp_path):
+  study = fake_runs.study(tuned=True)
+  results = outcomes.Results([study], tmp_path)
+  run = results.next([('main', 'lion')])[0]
+  fake_runs.finish(results.config(run), results.folder(run), 2.0)
+  (row,) = comparison.rows(results, study)
+  assert not row.settled
+  assert 'tuning not finished' in comparison.markdown(results)

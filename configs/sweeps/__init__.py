@@ -1,0 +1,1 @@
+"""Sweeps: each file is a list of studies, for `experiments.compare`."""

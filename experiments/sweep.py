@@ -1,0 +1,288 @@
+"""Makes the runs of a sweep that are missing, several at a time.
+
+Each is made by `loop.train` in a process of its own, which has its share of the
+processors to itself and prints into `train.log` of the run's directory. (At
+the nano config, two processes with a core each train on 168 thousand tokens a
+second, one with both on 110.)
+
+A terminal sends Ctrl-C to all processes, `kill` sends a signal to one. In both
+cases the children are to write their checkpoints, once: they do not listen to
+SIGINT before they train, `loop.train` takes the first as a wish to stop, and
+after that they ignore it. So the parent can send it as often as it likes.
+"""
+
+from collections.abc import Callable, Collection
+from concurrent import futures
+import contextlib
+import dataclasses
+import math
+import multiprocessing
+import os
+import pathlib
+import signal
+import sys
+from typing import Any
+
+import ml_collections
+
+from experiments import entry, errors, interrupts, loop, outcomes, settings
+
+_LOG = 'train.log'
+_ONE_THREAD = '--xla_cpu_multi_thread_eigen=false'
+_SECONDS_BETWEEN_LOOKS = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+  """All that a process must know to make a run.
+
+  Attributes:
+    config: the experiment.
+    folder: the run's directory.
+    workers: a key of `executors.EXECUTORS`.
+    cpu_devices: how many virtual devices the CPU shall be, None: as needed.
+    processors: those to run on, empty for any.
+  """
+
+  config: ml_collections.ConfigDict
+  folder: pathlib.Path
+  workers: str
+  cpu_devices: int | None
+  processors: tuple[int, ...]
+
+
+def train(task: Task) -> None:
+  """Makes a run; only for a process that does nothing else.
+
+  Raises:
+    UserError: for a mistake in the config, the directory or the devices.
+  """
+  _pin(task.processors)
+  task.folder.mkdir(parents=True, exist_ok=True)
+  _print_into(task.folder / _LOG)
+  entry.quiet()
+  entry.set_cpu_devices(task.workers, task.config.workers, task.cpu_devices)
+  try:
+    loop.train(task.config, task.folder, task.workers)
+  except FloatingPointError as error:
+    print(f'Diverged: {error}')
+    outcomes.record_divergence(task.folder, error)
+
+
+class Crew:
+  """Makes a few runs at a time; use it in a `with` statement, once.
+
+  Leaving it ends the runs that are being made, each with a checkpoint.
+
+  Args:
+    jobs: how many runs to make at a time.
+    workers: a key of `executors.EXECUTORS`.
+    cpu_devices: how many virtual devices the CPU shall be, None: as needed.
+    make: what makes a run.
+    pool: where, by default in new processes.
+  """
+
+  def __init__(
+    self,
+    jobs: int = 1,
+    workers: str = 'simulated',
+    cpu_devices: int | None = None,
+    make: Callable[[Task], None] = train,
+    pool: futures.Executor | None = None,
+  ):
+    self.jobs = jobs
+    self._how = {'workers': workers, 'cpu_devices': cpu_devices}
+    self._make = make
+    self._pool = pool or futures.ProcessPoolExecutor(
+      jobs,
+      multiprocessing.get_context('spawn'),
+      initializer=_ignore_interrupts,
+      # Devices are counted and memory is freed once for each process.
+      max_tasks_per_child=1,
+    )
+    self._free = _shares(jobs)
+    self._busy: dict[futures.Future, tuple[settings.Run, Task]] = {}
+
+  def __enter__(self) -> 'Crew':
+    """Returns itself."""
+    return self
+
+  def __exit__(self, *_: Any) -> None:
+    """Ends what is being made."""
+    while self._busy:
+      for child in multiprocessing.active_children():
+        with contextlib.suppress(ProcessLookupError):
+          os.kill(child.pid, signal.SIGINT)
+      for future in self._done():
+        del self._busy[future]
+    self._pool.shutdown()
+
+  def runs(self) -> list[settings.Run]:
+    """What is being made."""
+    return [run for run, _ in self._busy.values()]
+
+  def idle(self) -> bool:
+    """Whether another run can be started."""
+    return bool(self._free)
+
+  def start(
+    self,
+    run: settings.Run,
+    config: ml_collections.ConfigDict,
+    folder: pathlib.Path,
+  ) -> None:
+    """Starts a run. Somebody must be idle."""
+    task = Task(config, folder, processors=self._free.pop(0), **self._how)
+    # A process inherits what the thread that makes it blocks.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+      self._busy[self._pool.submit(self._make, task)] = run, task
+    finally:
+      signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+  def ended(self) -> list[settings.Run]:
+    """Waits a moment, and returns the runs that have come to an end in it.
+
+    Raises:
+      UserError: that was the end of one of them.
+    """
+    runs = []
+    for future in self._done():
+      run, task = self._busy.pop(future)
+      self._free.append(task.processors)
+      try:
+        future.result()
+      except futures.BrokenExecutor as error:
+        raise errors.UserError(
+          f'The process of {run} or of one beside it was ended by force; was'
+          f' there too little memory? See {task.folder / _LOG}. The same'
+          ' command goes on.'
+        ) from error
+      runs.append(run)
+    return runs
+
+  def _done(self) -> set[futures.Future]:
+    return futures.wait(
+      self._busy, _SECONDS_BETWEEN_LOOKS, futures.FIRST_COMPLETED
+    ).done
+
+
+def run(
+  results: outcomes.Results,
+  chosen: Collection[tuple[str, str]],
+  publish: Callable[[], None],
+  crew: Crew,
+) -> bool:
+  """Makes the runs that are missing.
+
+  SIGTERM and SIGINT end it, with a checkpoint of each run that is being made.
+
+  Args:
+    results: what is known.
+    chosen: names of studies and methods.
+    publish: called whenever a study is complete, and at the end.
+    crew: who makes the runs.
+
+  Returns:
+    whether it came to the end; if not, it was stopped.
+
+  Raises:
+    UserError: for a mistake in a config, a directory or the devices.
+  """
+  left = results.left(chosen)
+  print(f'Runs to make: at least {sum(left.values())}; {crew.jobs} at a time.')
+  stopped = False
+  with interrupts.listening() as wish, crew:
+    while not (stopped or wish.signal):
+      if crew.idle():
+        _start(results, chosen, crew)
+      if not crew.runs():
+        break
+      for item in crew.ended():
+        before, left = left, results.left(chosen)
+        print(_line(item, results, left, crew.jobs), flush=True)
+        stopped |= results.outcome(item) is None
+        if any(before[name] and not left[name] for name in left):
+          publish()
+    if crew.runs():
+      print('Stopping: the runs write checkpoints.', flush=True)
+  publish()
+  if stopped or wish.signal:
+    by = f' by {wish.signal}' if wish.signal else ''
+    print(f'Stopped{by}. The same command goes on.')
+  return not (stopped or wish.signal)
+
+
+def _start(
+  results: outcomes.Results, chosen: Collection[tuple[str, str]], crew: Crew
+) -> None:
+  """Gives the next runs to those who are idle."""
+  for item in results.next(chosen):
+    if not crew.idle():
+      return
+    if item not in crew.runs():
+      crew.start(item, results.config(item), results.folder(item))
+
+
+def _line(
+  item: settings.Run, results: outcomes.Results, left: dict[str, int], jobs: int
+) -> str:
+  """What is to be said of a run that has ended."""
+  outcome = results.outcome(item)
+  if outcome is None:
+    return f'{item}: stopped'
+  if outcome.summary is None:
+    said = f'diverged. {outcome.diverged}'
+  else:
+    s = outcome.summary
+    said = (
+      f'{s.validation_loss:.4f} nats/token,'
+      f' {s.validation_bits_per_byte:.4f} bits/byte, {s.seconds:,.0f} s'
+    )
+  time = _time(results, left, jobs)
+  return f'{item}: {said}; {sum(left.values())} left{time}'
+
+
+def _time(results: outcomes.Results, left: dict[str, int], jobs: int) -> str:
+  """How long the rest takes, by the time that the known runs took a token."""
+  known = [end.summary for end in results.known() if end.summary]
+  tokens = sum(
+    number * results.sweep[name].setting().tokens
+    for name, number in left.items()
+  )
+  if not tokens or not known:
+    return ''
+  speed = sum(s.tokens for s in known) / sum(s.seconds for s in known)
+  hours, minutes = divmod(math.ceil(tokens / speed / jobs / 60), 60)
+  return f', about {hours} h {minutes} min'
+
+
+def _shares(jobs: int) -> list[tuple[int, ...]]:
+  """The processors of each job, empty where processes cannot be tied to any."""
+  if not hasattr(os, 'sched_getaffinity'):
+    return [()] * jobs
+  processors = sorted(os.sched_getaffinity(0))
+  return [tuple(processors[i % len(processors) :: jobs]) for i in range(jobs)]
+
+
+def _pin(processors: tuple[int, ...]) -> None:
+  """Ties this process to processors, before it has started threads."""
+  if processors:
+    os.sched_setaffinity(0, processors)
+  if len(processors) == 1:
+    flags = f'{os.environ.get("XLA_FLAGS", "")} {_ONE_THREAD}'
+    os.environ['XLA_FLAGS'] = flags.strip()
+
+
+def _print_into(path: pathlib.Path) -> None:
+  """Sends what this process prints to a file, what libraries print included."""
+  sys.stdout.reconfigure(line_buffering=True)
+  with path.open('ab') as file:
+    for descriptor in (1, 2):
+      os.dup2(file.fileno(), descriptor)
+
+
+def _ignore_interrupts() -> None:
+  """What a new process does first."""
+  signal.signal(signal.SIGINT, signal.SIG_IGN)
+  signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

@@ -1,0 +1,187 @@
+"""An outer rule in shards: the same numbers, less memory, fewer bits."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import signmomentum as sm
+from signmomentum import wire
+
+pytestmark = pytest.mark.usefixtures('quick_compilation')
+
+AUTO, EXPLICIT = jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit
+SHAPES = {'matrix': (40, 128), 'odd': (5, 7), 'scalar': (), 'empty': (0, 3)}
+
+
+def _mesh(n, kind):
+  if kind is None:
+    return None
+  return jax.make_mesh((n,), ('workers',), (kind,), devices=jax.devices()[:n])
+
+
+def _updates(n, dtype=np.float32, zeros=0.0):
+  """Updates of every worker; ``zeros`` is the share that is 0 on all."""
+  rng = np.random.default_rng(0)
+
+  def leaf(shape):
+    moves = rng.random(shape) >= zeros
+    return (rng.normal(size=(n, *shape)) * moves).astype(dtype)
+
+  return {name: leaf(shape) for name, shape in SHAPES.items()}
+
+
+def _run(tx, n, kind, updates, steps=3, present=None):
+  """The last updates and the state."""
+  workers = sm.Workers(n, _mesh(n, kind))
+  params = {k: np.ones(s, updates[k].dtype) for k, s in SHAPES.items()}
+  state = workers.init(tx, params)
+
+  @workers.step
+  def step(state, inputs):
+    update, here = inputs
+    extra = {} if present is None else {'present': here}
+    result, opt_state = tx.update(
+      update, state.opt_state, state.params, **extra
+    )
+    result = sm.as_local(result)
+    return state.replace(opt_state=opt_state), result
+
+  here = np.ones(n, bool) if present is None else np.array(present)
+  for _ in range(steps):
+    state, result = step(state, (updates, here))
+  return jax.device_get(result), state
+
+
+def _whole():
+  return optax.chain(
+    sm.aggregate_by_mean('workers'), optax.scale_by_lion(0.9, 0.99)
+  )
+
+
+def _sharded():
+  return sm.shard_over_workers(optax.scale_by_lion(0.9, 0.99), 'workers')
+
+
+@pytest.mark.parametrize('kind', [None, AUTO, EXPLICIT])
+@pytest.mark.parametrize('n', [1, 3, 8])
+@pytest.mark.parametrize('zeros', [0.0, 0.3, 1.0])
+def test_signs_are_the_same_bit_for_bit(n, kind, zeros):
+  updates = _updates(n, zeros=zeros)
+  whole, _ = _run(_whole(), n, kind, updates)
+  sharded, _ = _run(_sharded(), n, kind, updates)
+  jax.tree.map(np.testing.assert_array_equal, sharded, whole)
+
+
+@pytest.mark.parametrize('dtype', ['bfloat16', 'float16', 'float32'])
+def test_full_updates_are_those_of_the_whole(dtype):
+  updates = _updates(4, dtype)
+  rule = optax.adamw(0.1, weight_decay=0.1)
+  whole = optax.chain(sm.aggregate_by_mean('workers'), rule)
+  sharded = sm.shard_over_workers(rule, 'workers', gather='full')
+  eps = float(jnp.finfo(dtype).eps)
+  compare = functools.partial(
+    np.testing.assert_allclose, rtol=8 * eps, atol=eps
+  )
+  expected, _ = _run(whole, 4, None, updates)
+  actual, _ = _run(sharded, 4, None, updates)
+  for name, leaf in actual.items():
+    assert leaf.dtype == dtype
+    compare(leaf.astype(np.float32), expected[name].astype(np.float32))
+
+
+def test_each_worker_holds_its_share_of_the_state():
+  n = 8
+  _, state = _run(_sharded(), n, AUTO, _updates(n))
+  for name, shape in SHAPES.items():
+    width = -(-int(np.prod(shape)) // n)
+    leaf = state.opt_state.mu[name]
+    assert leaf.shape == (n, width)
+    assert {s.data.shape for s in leaf.addressable_shards} == {(1, width)}
+
+
+def test_sends_33_bits():
+  n, params = 8, jnp.zeros((512, 512))
+  for gather, bits in (('signs', 33 + 1 / 128), ('full', 64)):
+    tx = sm.shard_over_workers(sm.lion_momentum(), 'workers', gather)
+    workers = sm.Workers(n, _mesh(n, AUTO))
+    state = workers.init(tx, params)
+
+    @workers.step
+    def step(state, update, tx=tx):
+      result, opt_state = tx.update(update, state.opt_state, state.params)
+      return state.replace(opt_state=opt_state), sm.as_local(result)
+
+    compiled = step.lower(state, jnp.zeros((n, *params.shape))).compile()
+    always = [c for c in wire.collectives(compiled) if not c.conditional]
+    sent = 8 * sum(c.sent_bytes for c in always) / params.size
+    # and a flag of 32 bits: whether there are zeros to say more about
+    flag = 64 * (gather == 'signs') / params.size
+    np.testing.assert_allclose(sent, (bits + flag) * (n - 1) / n, rtol=1e-9)
+
+
+def test_absent_workers_do_not_count():
+  updates = _updates(4)
+  poisoned = jax.tree.map(np.copy, updates)
+  for leaf in poisoned.values():
+    leaf[2] = np.nan
+  present = [True, True, False, True]
+  args = {'present': present}
+  whole, _ = _run(_whole(), 4, None, poisoned, **args)
+  sharded, _ = _run(_sharded(), 4, None, poisoned, **args)
+  assert np.all(np.isfinite(whole['matrix']))
+  jax.tree.map(np.testing.assert_array_equal, sharded, whole)
+
+
+def test_the_rule_sees_its_part_of_the_parameters():
+  params = jnp.arange(10.0)
+  tx = sm.shard_over_workers(optax.add_decayed_weights(2.0), 'workers', 'full')
+
+  def decay(update):
+    return tx.update(update, tx.init(params), params)[0]
+
+  updates = jnp.ones((4, 10))
+  decayed = jax.vmap(decay, out_axes=None, axis_name='workers')(updates)
+  np.testing.assert_array_equal(decayed, 1 + 2 * params)
+
+
+def test_state_made_of_parameters_starts_with_them():
+  params = jnp.arange(10.0)
+  remembers = optax.GradientTransformation(
+    lambda params: params, lambda u, s, p=None: (s, s)
+  )
+  tx = sm.shard_over_workers(remembers, 'workers', 'full')
+  for kind in (None, AUTO, EXPLICIT):
+    workers = sm.Workers(4, _mesh(4, kind))
+    state = workers.init(tx, params)
+    rows = np.asarray(state.opt_state)
+    np.testing.assert_array_equal(rows.reshape(-1)[:10], params)
+
+
+def test_init_must_know_the_workers():
+  with pytest.raises(NameError) as error:
+    _sharded().init(jnp.ones(3))
+  assert 'signmomentum.Workers' in ''.join(error.value.__notes__)
+
+
+def test_unknown_gather():
+  with pytest.raises(ValueError, match="gather must be one of .*'signs'"):
+    sm.shard_over_workers(optax.sgd(0.1), 'workers', gather='half')
+
+
+def test_a_summed_gradient_is_refused():
+  workers = sm.Workers(2, _mesh(2, AUTO))
+  tx = _sharded()
+  state = workers.init(tx, jnp.ones(3))
+
+  @workers.step
+  def step(state, x):
+    gradient = jax.grad(lambda p: jnp.sum(p * x))(state.params)  # no as_local
+    _, opt_state = tx.update(gradient, state.opt_state, state.params)
+    return state.replace(opt_state=opt_state), ()
+
+  with pytest.raises(ValueError, match='as_local'):
+    step(state, jnp.ones((2, 3)))
