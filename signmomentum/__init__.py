@@ -33,13 +33,16 @@ named ``aggregate_by_*`` communicate, over the named axis of the workers::
     learning_rate=gamma,
   )
 
-The modules, from the bottom: ``arguments`` (checks); ``bits``, ``signs``
-(packed arrays); ``trees``, ``messages`` (a tree as one bucket, a bucket as
-messages); ``collectives`` (the only one that communicates); ``momentum``,
-``aggregate``, ``outer`` (optax transformations); ``local_steps`` (inner times
-outer); ``layout``, ``workers`` (what differs between workers, executors);
-``optimizers`` (the published methods). Beside them ``hlo`` and ``wire`` read
-what a compiled program sends.
+The modules, from the bottom: ``arguments`` (checks), ``draws`` (random
+numbers); ``bits``, ``signs`` (packed arrays); ``trees``, ``messages`` (a tree
+as one bucket, a bucket as messages); ``collectives`` (the only one that
+communicates); ``aggregator`` and its kinds ``aggregate``, ``votes``,
+``ternary``, ``sparse`` and ``sharding`` (what goes to other workers);
+``momentum``, ``compress``, ``feedback``, ``averaging`` and ``outer`` (other
+optax transformations); ``local_steps`` (inner times outer); ``layout``,
+``workers`` (what differs between workers, executors); ``optimizers``,
+``compressed_sgd`` (the published methods). Beside them ``hlo`` and ``wire``
+read what a compiled program sends.
 """
 
 from signmomentum import wire

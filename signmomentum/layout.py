@@ -98,7 +98,12 @@ def worker_varying(
   params = jax.tree.map(
     lambda p: jax.ShapeDtypeStruct(jnp.shape(p), jnp.result_type(p)), params
   )
-  state = WorkerState(params, _opt_state(tx, params, axis_name, 2))
+  # the axis is bound to no devices, and how many workers there are won't matter
+  axis_env = [(axis, 2) for axis in collectives.axes(axis_name)]
+  begin, opt_state = jax.make_jaxpr(
+    tx.init, axis_env=axis_env, return_shape=True
+  )(params)
+  state = WorkerState(params, opt_state)
   floating = [p for p in jax.tree.leaves(params) if trees.is_inexact(p)]
 
   def update(state, floats):
@@ -115,16 +120,14 @@ def worker_varying(
     )
     return WorkerState(optax.apply_updates(state.params, updates), opt_state)
 
-  # the axis is bound to no devices, and how many workers there are won't matter
-  trace = jax.make_jaxpr(
-    update, axis_env=[(axis, 2) for axis in collectives.axes(axis_name)]
-  )
-  program = trace(state, floating)
+  program = jax.make_jaxpr(update, axis_env=axis_env)(state, floating)
   leaves, treedef = jax.tree.flatten(state)
   gradients = [True] * len(floating)
+  same = [False] * len(jax.tree.leaves(params))
   varying = _fixed_point(
     lambda own: _follow(program, own + gradients, axis_name),
-    [False] * len(leaves),
+    # init may give each worker something else, as shard_over_workers does
+    same + _follow(begin, same, axis_name),
   )
 
   def typed(own):
@@ -163,22 +166,6 @@ def start(
     for axis in collectives.axes(axis_name):
       init = jax.vmap(init, None, axis_name=axis, axis_size=count)
     return init(params), True
-
-
-def _opt_state(tx, params, axis_name, count) -> optax.OptState:
-  """Shapes and dtypes of the state of one worker."""
-  stacked = False
-
-  def init(params):
-    nonlocal stacked
-    state, stacked = start(tx, params, axis_name, count)
-    return state
-
-  state = jax.eval_shape(init, params)
-  lead = len(collectives.axes(axis_name)) if stacked else 0
-  return jax.tree.map(
-    lambda x: jax.ShapeDtypeStruct(x.shape[lead:], x.dtype), state
-  )
 
 
 def _types(update, leaves, own, floating, axis_name) -> list[bool]:

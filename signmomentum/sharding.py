@@ -37,9 +37,10 @@ def shard_over_workers(
      (``gather='signs'``).
 
   The result is that of ``optax.chain(aggregate_by_mean(axis_name), tx)``, or
-  the sign of it. Zeros are exact: one more bit for 128 elements says where all
-  are zero; if there are others, which all workers then know, a second bit for
-  each element follows in this step.
+  the sign of it. (The mean of bf16 or f16 updates is rounded once here, and at
+  every addition there.) Zeros are exact: one more bit for 128 elements says
+  where all are zero; if there are others, which all workers then know, a second
+  bit for each element follows in this step.
 
   Paper A's outer step, for 33 instead of 64 bits and a shard of the momentum::
 

@@ -34,7 +34,7 @@ def finish(config, folder, loss, bits=4.0):
   sequences = config.workers * config.batch_size
   tokens_per_step = sequences * config.data.context
   with metrics.Metrics(folder, 0) as log:
-    for step in (steps // 3, 2 * steps // 3):
+    for step in (steps // 3, 2 * steps // 3, steps):
       log.write(
         step,
         {

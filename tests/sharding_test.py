@@ -79,13 +79,11 @@ def test_signs_are_the_same_bit_for_bit(n, kind, zeros):
 @pytest.mark.parametrize('dtype', ['bfloat16', 'float16', 'float32'])
 def test_full_updates_are_those_of_the_whole(dtype):
   updates = _updates(4, dtype)
-  rule = optax.adamw(0.1, weight_decay=0.1)
+  rule = optax.chain(optax.add_decayed_weights(0.1), optax.sgd(0.1, 0.9))
   whole = optax.chain(sm.aggregate_by_mean('workers'), rule)
   sharded = sm.shard_over_workers(rule, 'workers', gather='full')
   eps = float(jnp.finfo(dtype).eps)
-  compare = functools.partial(
-    np.testing.assert_allclose, rtol=8 * eps, atol=eps
-  )
+  compare = functools.partial(np.testing.assert_allclose, rtol=0, atol=4 * eps)
   expected, _ = _run(whole, 4, None, updates)
   actual, _ = _run(sharded, 4, None, updates)
   for name, leaf in actual.items():
@@ -100,7 +98,8 @@ def test_each_worker_holds_its_share_of_the_state():
     width = -(-int(np.prod(shape)) // n)
     leaf = state.opt_state.mu[name]
     assert leaf.shape == (n, width)
-    assert {s.data.shape for s in leaf.addressable_shards} == {(1, width)}
+    if width:
+      assert {s.data.shape for s in leaf.addressable_shards} == {(1, width)}
 
 
 def test_sends_33_bits():

@@ -24,7 +24,7 @@ from experiments import (
 from tests import fake_runs
 
 ROOT = pathlib.Path(__file__).parent.parent
-SECONDS = 150
+SECONDS = 240
 
 MAIN = fake_runs.study(tuned=True, seeds=(0, 1))
 OTHER = fake_runs.study('other', 'sync_every=6', rates_of='main')
@@ -275,13 +275,17 @@ def test_stops_and_goes_on(tmp_path):
       text=True,
       start_new_session=True,
     )
-    deadline = time.monotonic() + SECONDS
-    while running.poll() is None and time.monotonic() < deadline:
-      if len(metrics.read(long)) > reached:
-        break
-      time.sleep(0.1)
-    send(running.pid, number)
-    out, err = running.communicate(timeout=SECONDS)
+    try:
+      deadline = time.monotonic() + SECONDS
+      while running.poll() is None and time.monotonic() < deadline:
+        if len(metrics.read(long)) > reached:
+          break
+        time.sleep(0.1)
+      send(running.pid, number)
+      out, err = running.communicate(timeout=SECONDS)
+    finally:
+      if running.poll() is None:
+        os.killpg(running.pid, signal.SIGKILL)
     assert running.returncode == 0, err
     assert 'Traceback' not in out + err
     assert f'Stopped by {number.name}' in out
