@@ -11,11 +11,17 @@
     losses, metrics,
     progress, report,
     provenance,
-    interrupts          the run itself and what is left of it
+    interrupts, faults  the run itself and what is left of it
+    settings, outcomes,
+    sweep               many runs: which, what is known of them, who makes them
     comparison,
-    sampling            what is made of runs
+    pictures, sampling  what is made of runs
+    studies, nonconvex,
+    bounds, exponents,
+    rates               the theory in numbers
     train, compare,
-    generate, bench_*   entry points: flags and one call (entry: what is first)
+    generate, theory,
+    bench_*             entry points: flags and one call (entry: what is first)
 
 The arrows point one way: `experiments` imports `signmomentum`, never the
 other way round, and nothing here is needed to use the library.

@@ -60,10 +60,9 @@ def train(
     FloatingPointError: a loss or a gradient is not finite; the message names
       the step and the worker.
   """
-  _require_whole_rounds(config)
+  check(config)
   team = executors.get(workers, config.workers)
   tx = optimizer(config)
-  faults.get(config)
   workdir = pathlib.Path(workdir)
   provenance.record(config, workdir)
   summary = report.load(workdir)
@@ -235,6 +234,17 @@ def model_config(
   return gpt2.GPT2Config(
     vocab_size=vocab_size, context=config.data.context, **config.model
   )
+
+
+def check(config: ml_collections.ConfigDict) -> None:
+  """Finds mistakes in a config before anything is trained.
+
+  Raises:
+    UserError: for the first one.
+  """
+  _require_whole_rounds(config)
+  optimizer(config)
+  faults.get(config)
 
 
 def optimizer(

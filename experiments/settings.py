@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import ml_collections
 
 from experiments import config as config_lib
-from experiments import errors, faults, loop, methods
+from experiments import errors, loop, methods
 
 _RATE = 'optimizer.learning_rate'
 # The grid, as powers of two that multiply the preset's rate, and how many more
@@ -169,8 +169,7 @@ def check(sweep: Sequence[Study]) -> None:
     settings = {}
     for method in study.methods:
       config = study.load(method)
-      loop.optimizer(config)
-      faults.get(config)
+      loop.check(config)
       settings.setdefault(_setting(config), method)
     if len(settings) > 1:
       listed = '; '.join(f'{name}: {s}' for s, name in settings.items())

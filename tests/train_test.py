@@ -136,7 +136,7 @@ def test_compare_and_generate(tmp_path):
       sys.executable,
       '-m',
       'experiments.generate',
-      f'--workdir={tmp_path / "lion" / "seed_3"}',
+      f'--workdir={tmp_path / "comparison/lion/rate_0.0003/seed_3"}',
       '--prompt=The ',
       '--length=5',
     ]
