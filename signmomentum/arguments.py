@@ -79,6 +79,24 @@ def require_positive(who: str, name: str, value: Any) -> None:
     raise ValueError(f'{who}: {name} must be above 0, not {value}.')
 
 
+def require_static(who: str, name: str, value: Any) -> None:
+  """Refuses an array where a number decides about shapes.
+
+  Raises:
+    TypeError: the value is a JAX array.
+
+  Example:
+    >>> from signmomentum import arguments
+    >>> arguments.require_static('graddrop', 'density', 0.01)
+  """
+  if isinstance(value, jax.Array):
+    raise TypeError(
+      f'{who}: {name} decides about the shapes of messages, so it must be a'
+      ' Python number, not an array. With optax.inject_hyperparams, name it in'
+      f" static_args=('{name}',)."
+    )
+
+
 def require_static_bool(who: str, name: str, value: Any) -> None:
   """Refuses what does not say yes, no or None when a step is traced.
 

@@ -120,6 +120,7 @@ def graddrop(
 
   Raises:
     ValueError: ``density`` is not above 0 and at most 1.
+    TypeError: ``density`` is an array.
 
   Example:
     >>> import jax, jax.numpy as jnp
@@ -193,7 +194,7 @@ def deep_gradient_compression(
   Raises:
     ValueError: ``density`` is not above 0 and at most 1, ``max_norm`` not above
       0, or ``warmup_steps`` below 0 or too few to visit each density.
-    TypeError: ``warmup_steps`` is not an int.
+    TypeError: ``warmup_steps`` is not an int, or ``density`` an array.
 
   Example:
     >>> import jax, jax.numpy as jnp
@@ -211,6 +212,8 @@ def deep_gradient_compression(
   """
   who = 'deep_gradient_compression'
   arguments.require_int(who, 'warmup_steps', warmup_steps, least=0)
+  arguments.require_static(who, 'warmup_steps', warmup_steps)
+  arguments.require_static(who, 'density', density)
   clip = [] if max_norm is None else [_clip_locally(max_norm, axis_name)]
   if max_norm is not None:
     arguments.require_positive(who, 'max_norm', max_norm)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from signmomentum import aggregator, collectives, trees
+from signmomentum import aggregator, arguments, collectives, trees
 
 
 class AggregateByTopKState(NamedTuple):
@@ -49,6 +49,7 @@ def aggregate_by_top_k(
     ValueError: a density is not above 0 and at most 1, or a number of steps is
       below 1; in ``update``: the updates are the same on every worker already
       (see :func:`as_local`).
+    TypeError: a density is an array.
 
   Example:
     >>> import jax, jax.numpy as jnp
@@ -67,6 +68,7 @@ def aggregate_by_top_k(
   """
   who = 'aggregate_by_top_k'
   for share in (density, *(share for _, share in warmup)):
+    arguments.require_static(who, 'density', share)
     if not 0 < share <= 1:
       raise ValueError(
         f'{who}: a density must be above 0 and at most 1, not {share}.'

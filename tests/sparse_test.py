@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import signmomentum as sm
@@ -114,3 +115,23 @@ def test_warmup_of_deep_gradient_compression():
     sm.deep_gradient_compression(0.1, max_norm=0.0)
   # 0.2: there is nothing above it to begin with
   sm.deep_gradient_compression(0.1, density=0.3, warmup_steps=1)
+
+
+@pytest.mark.parametrize(
+  'make, static',
+  [
+    (sm.graddrop, ('density',)),
+    (sm.deep_gradient_compression, ('density', 'warmup_steps')),
+  ],
+)
+def test_what_decides_about_shapes_cannot_be_injected(make, static):
+  with pytest.raises(TypeError, match=r'static_args'):
+    optax.inject_hyperparams(make)(learning_rate=0.1).init(jnp.ones(3))
+  tx = optax.inject_hyperparams(make, static)(learning_rate=0.1)
+
+  def update(gradient):
+    return tx.update(gradient, tx.init(params), params)[0]
+
+  params, gradients = jnp.zeros(2), jnp.array([[4.0, 1.0], [2.0, 1.0]])
+  step = jax.vmap(update, out_axes=None, axis_name='workers')(gradients)
+  np.testing.assert_allclose(step, [-0.3, 0])
