@@ -2,9 +2,10 @@ r"""Measures the rates of both papers on a problem whose constants are known.
 
     python -m experiments.theory --workdir=runs/theory
 
-takes a minute or two on two quiet cores (72 s of processor time), and with
---quick a few seconds, which shows that it works and nothing else. It prints a
-table and leaves theory.md, theory.json and theory.png in the directory.
+takes 70 s of processor time (3 minutes on two cores with much else to do), and
+with --quick a few seconds, which shows that it works and nothing else. It
+prints a table and leaves theory.md, theory.json and theory.png in the
+directory; those of this command are in experiments/results/theory.
 
 The problem is smooth and nonconvex (see ``nonconvex``). Each number of rounds T
 has runs of its own, with the step size that makes the bound for that T least

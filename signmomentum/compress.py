@@ -100,8 +100,10 @@ def scale_by_randomized_sign(
   def update_fn(updates, state, params=None):
     del params
     leaves, rebuild = trees.split(updates)
+    # compared in f32 at least: in bf16 the bound itself would be rounded
+    wide = [x.astype(jnp.promote_types(x.dtype, jnp.float32)) for x in leaves]
     beyond = jnp.array(False)
-    for leaf in leaves:
+    for leaf in wide:
       beyond |= ~jnp.all(jnp.abs(leaf) <= bound)  # NaN is beyond too
     if out_of_range == 'nan':
       _refuse(beyond, bound)
@@ -109,10 +111,10 @@ def scale_by_randomized_sign(
     if axis_name is not None:
       key = jax.random.fold_in(key, collectives.worker_index(axis_name))
 
-    def sign(key, leaf):
+    def sign(key, leaf, dtype):
       if out_of_range == 'clip':
-        leaf = jnp.clip(leaf, -bound, bound).astype(leaf.dtype)
-      signs = draws.randomized_sign(key, leaf, bound, support)
+        leaf = jnp.clip(leaf, -bound, bound)
+      signs = draws.randomized_sign(key, leaf, bound, support).astype(dtype)
       return signs if out_of_range == 'clip' else _or_nan(beyond, signs)
 
     new_state = RandomizedSignState(
@@ -122,7 +124,8 @@ def scale_by_randomized_sign(
       ),
     )
     keys = draws.leaf_keys(key, trees.paths(updates))
-    return rebuild(list(map(sign, keys, leaves))), new_state
+    dtypes = [leaf.dtype for leaf in leaves]
+    return rebuild(list(map(sign, keys, wide, dtypes))), new_state
 
   return optax.GradientTransformation(init_fn, update_fn)
 

@@ -29,6 +29,18 @@ def test_out_of_range_is_an_error(support, value):
   assert (state.out_of_range, state.count) == (1, 2)
 
 
+@pytest.mark.parametrize(
+  'dtype, value, bound',
+  [(jnp.bfloat16, 0.30078125, 0.3), (jnp.float16, 1.0, 0.9998)],
+)
+def test_a_bound_is_not_rounded_to_the_dtype_of_the_leaf(dtype, value, bound):
+  tx = sm.scale_by_randomized_sign(bound, seed=0)
+  updates = jnp.full(3, value, dtype)
+  signs, state = jax.jit(tx.update)(updates, tx.init(updates))
+  assert np.all(np.isnan(signs))
+  assert state.out_of_range == 1
+
+
 @pytest.mark.parametrize('support', SUPPORTS)
 def test_clipping_is_a_choice(support):
   tx = sm.scale_by_randomized_sign(

@@ -4,6 +4,8 @@ Examples are derived from the code: in each run of the same they are the same.
 """
 
 import functools
+import pathlib
+import tempfile
 
 import hypothesis
 from hypothesis import configuration
@@ -17,6 +19,10 @@ import pytest
 import signmomentum as sm
 from signmomentum import bits, messages, signs, trees
 
+# its cache, which pytest fills before any fixture, would be in the repository
+configuration.set_hypothesis_home_dir(
+  pathlib.Path(tempfile.gettempdir(), 'signmomentum-hypothesis')
+)
 examples = functools.partial(
   hypothesis.settings,
   database=None,
@@ -34,12 +40,6 @@ QUICK = {
   'xla_backend_optimization_level': 0,
   'xla_llvm_disable_expensive_passes': True,
 }
-
-
-@pytest.fixture(scope='module', autouse=True)
-def nothing_in_the_repository(tmp_path_factory):
-  configuration.set_hypothesis_home_dir(tmp_path_factory.mktemp('hypothesis'))
-
 
 # Strategies.
 
