@@ -9,8 +9,8 @@ by at most outer_learning_rate * learning_rate a round, so the method needs
 thousands of rounds: 3000 here. With 400 it is far behind SlowMo and local
 averaging.
 
-Validation loss in nats per byte, of one seed (all methods and the figure are in
-experiments/results/gpt2_nano):
+Validation loss in nats per byte of one seed, with these presets (for a tuned
+comparison of all methods see configs/sweeps/gpt2_nano.py):
 
     unigram 3.147    bigram 2.505    local_adamw 1.819    diloco 1.791
     distributed_sign_momentum_one_bit 1.785

@@ -8,7 +8,9 @@ One row anew, after its folder has been deleted:
     python -m experiments.compare --sweep=configs/sweeps/gpt2_nano.py \
       --workdir=runs/sweep --studies=workers_8 --methods=slowmo
 
-About RUNTIME. The results are in experiments/results/gpt2_nano.
+About two hours on 2 quiet cores: some 190 runs of about a minute each, two at a
+time; those with top-k or 36,000 steps take longer. The results are in
+experiments/results/gpt2_nano.
 
     methods            every method, its rate tuned, three seeds: 4.9 million
                        tokens, 4 workers, 800 rounds of 12 local steps
