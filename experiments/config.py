@@ -48,7 +48,7 @@ def load(
   """
   path, _, text = spec.partition(':')
   pairs = _pairs(text) | {key: str(value) for key, value in arguments.items()}
-  config = _module(path).get_config(
+  config = run_file(path, 'config file', 'get_config(arg)').get_config(
     ','.join(f'{key}={value}' for key, value in pairs.items())
   )
   config.lock()
@@ -133,19 +133,28 @@ def read(path: str | os.PathLike) -> ml_collections.ConfigDict:
   return ml_collections.ConfigDict(json.loads(text)).lock()
 
 
-def _module(path: str) -> Any:
-  """Runs the config file and returns its module."""
+def run_file(path: str | os.PathLike, kind: str, function: str) -> Any:
+  """Runs a Python file and returns its module.
+
+  Args:
+    path: of the file.
+    kind: what kind of file it is, for the message.
+    function: a function that it must have, as `name(arguments)`.
+
+  Raises:
+    UserError: if there is no such file, or no such function in it.
+  """
   file = pathlib.Path(path)
   if not file.is_file():
     siblings = [str(other) for other in file.parent.glob('[!_]*.py')]
-    raise errors.unknown('config file', path, siblings)
+    raise errors.unknown(kind, str(path), siblings)
   spec = importlib.util.spec_from_file_location(file.stem, file)
   if spec is None or spec.loader is None:
     raise errors.UserError(f'{path} is not a Python file.')
   module = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(module)
-  if not hasattr(module, 'get_config'):
-    raise errors.UserError(f'{path} has no function get_config(arg).')
+  if not hasattr(module, function.partition('(')[0]):
+    raise errors.UserError(f'{path} has no function {function}.')
   return module
 
 

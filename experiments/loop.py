@@ -94,14 +94,13 @@ def _train(
   )
   model = model_config(config, tokens.vocab_size)
   params = gpt2.init(model, jax.random.key(config.seed))
+  wrong = faults.get(config)
   bits = traffic.bits_per_parameter(
-    tx, params, config.workers, config.sync_every, faults.get(config)
+    tx, params, config.workers, config.sync_every, wrong
   )
   evaluator = evaluate.Evaluator(model, tokens.validation, config.eval_tokens)
   run_round = team.step(
-    rounds.program(
-      tx, model, config.sync_every, config.seed, faults.get(config)
-    )
+    rounds.program(tx, model, config.sync_every, config.seed, wrong)
   )
   tokens_per_step = config.workers * config.batch_size * config.data.context
 

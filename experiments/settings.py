@@ -10,9 +10,7 @@ A sweep is a file with studies (`configs/sweeps`). Nothing here trains.
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
-import importlib.util
 import os
-import pathlib
 from typing import Any, NamedTuple
 
 import ml_collections
@@ -138,17 +136,7 @@ def load(path: str | os.PathLike) -> list[Study]:
   Raises:
     UserError: if there is no such file, or a study makes no sense.
   """
-  file = pathlib.Path(path)
-  if not file.is_file():
-    siblings = [str(other) for other in file.parent.glob('[!_]*.py')]
-    raise errors.unknown('sweep file', str(path), siblings)
-  spec = importlib.util.spec_from_file_location(file.stem, file)
-  if spec is None or spec.loader is None:
-    raise errors.UserError(f'{path} is not a Python file.')
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  if not hasattr(module, 'get_sweep'):
-    raise errors.UserError(f'{path} has no function get_sweep().')
+  module = config_lib.run_file(path, 'sweep file', 'get_sweep()')
   sweep = list(module.get_sweep())
   check(sweep)
   return sweep

@@ -4,9 +4,7 @@ Each is a chain whose ``aggregate_by_*`` sends what its paper sends, two bits or
 indices and values, and no dense array with zeros in it.
 """
 
-from collections.abc import Callable
 import math
-from typing import Any
 
 import jax
 import optax
@@ -16,11 +14,10 @@ from signmomentum import (
   arguments,
   collectives,
   feedback,
+  outer,
   sparse,
   ternary,
 )
-
-Mask = Any | Callable[[optax.Params], Any] | None
 
 
 def terngrad(
@@ -29,7 +26,7 @@ def terngrad(
   weight_decay: jax.typing.ArrayLike = 0.0,
   axis_name: collectives.AxisName = 'workers',
   clip_factor: float | None = 2.5,
-  mask: Mask = None,
+  mask: outer.Mask = None,
   seed: int = 0,
 ) -> optax.GradientTransformationExtraArgs:
   r"""TernGrad: SGD with momentum on the mean of ternary gradients.
@@ -79,7 +76,7 @@ def terngrad(
     optax.chain(
       ternary.aggregate_by_ternary_mean(axis_name, clip_factor, seed),
       optax.trace(momentum),
-      *_step(learning_rate, weight_decay, mask),
+      *outer.decayed_step(learning_rate, weight_decay, mask),
     ),
     axis_name,
   )
@@ -91,7 +88,7 @@ def graddrop(
   momentum: jax.typing.ArrayLike = 0.0,
   weight_decay: jax.typing.ArrayLike = 0.0,
   axis_name: collectives.AxisName = 'workers',
-  mask: Mask = None,
+  mask: outer.Mask = None,
 ) -> optax.GradientTransformationExtraArgs:
   r"""Gradient dropping: SGD on the largest gradients, with error feedback.
 
@@ -142,7 +139,7 @@ def graddrop(
         sparse.aggregate_by_top_k(axis_name, density)
       ),
       optax.trace(momentum),
-      *_step(learning_rate, weight_decay, mask),
+      *outer.decayed_step(learning_rate, weight_decay, mask),
     ),
     axis_name,
   )
@@ -156,7 +153,7 @@ def deep_gradient_compression(
   axis_name: collectives.AxisName = 'workers',
   max_norm: float | None = None,
   warmup_steps: int = 0,
-  mask: Mask = None,
+  mask: outer.Mask = None,
 ) -> optax.GradientTransformationExtraArgs:
   r"""Deep Gradient Compression: the largest velocities, and all corrections.
 
@@ -224,7 +221,7 @@ def deep_gradient_compression(
     optax.chain(
       *clip,
       feedback.with_momentum_correction(top_k, momentum),
-      *_step(learning_rate, weight_decay, mask),
+      *outer.decayed_step(learning_rate, weight_decay, mask),
     ),
     axis_name,
   )
@@ -257,10 +254,3 @@ def _clip_locally(
     return clip.update(updates, state, params)
 
   return optax.GradientTransformation(optax.init_empty_state, update_fn)
-
-
-def _step(learning_rate, weight_decay, mask):
-  return (
-    optax.add_decayed_weights(weight_decay, mask),
-    optax.scale_by_learning_rate(learning_rate),
-  )

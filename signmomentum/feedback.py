@@ -77,12 +77,7 @@ def with_error_feedback(
     result, sent, inner = aggregate.exchange(
       total, state.aggregator, params, **extra_args
     )
-    residual = jax.tree.map(
-      lambda p, s, e: (p - s).astype(e.dtype) if trees.is_inexact(p) else e,
-      total,
-      sent(),
-      state.residual,
-    )
+    residual = _unsaid(total, sent(), state.residual)
     return result, WithErrorFeedbackState(residual, inner)
 
   return optax.GradientTransformationExtraArgs(init_fn, update_fn)
@@ -168,15 +163,20 @@ def with_momentum_correction(
       velocity,
       message,
     )
-    residual = jax.tree.map(
-      lambda p, s, e: (p - s).astype(e.dtype) if trees.is_inexact(p) else e,
-      total,
-      message,
-      state.residual,
-    )
+    residual = _unsaid(total, message, state.residual)
     return result, WithMomentumCorrectionState(velocity, residual, inner)
 
   return optax.GradientTransformationExtraArgs(init_fn, update_fn)
+
+
+def _unsaid(total, message, residual):
+  """What a message did not say; the old residual gives dtypes."""
+  return jax.tree.map(
+    lambda p, s, e: (p - s).astype(e.dtype) if trees.is_inexact(p) else e,
+    total,
+    message,
+    residual,
+  )
 
 
 def _add(updates, residual):

@@ -4,9 +4,6 @@ Inside ``vmap``, ``pmap`` or ``shard_map`` over ``axis_name``, ``update`` takes
 the gradient of one worker and returns updates for its parameters.
 """
 
-from collections.abc import Callable
-from typing import Any
-
 import jax
 import optax
 
@@ -23,8 +20,6 @@ from signmomentum import (
 )
 from signmomentum.local_steps import local_steps
 
-Mask = Any | Callable[[optax.Params], Any] | None
-
 _VOTES = {
   'majority_vote': votes.aggregate_by_majority_vote,
   'sign_mean': votes.aggregate_by_sign_mean,
@@ -39,7 +34,7 @@ def distributed_lion(
   weight_decay: jax.typing.ArrayLike = 1e-3,
   axis_name: collectives.AxisName = 'workers',
   aggregation: str = 'majority_vote',
-  mask: Mask = None,
+  mask: outer.Mask = None,
   mu_dtype: jax.typing.DTypeLike | None = None,
   zeros: str = 'block',
   seed: int = 0,
@@ -101,7 +96,7 @@ def distributed_lion(
     optax.chain(
       momentum.lion_momentum(b1, b2, mu_dtype),
       vote(axis_name, zeros, seed),
-      *_step(learning_rate, weight_decay, mask),
+      *outer.decayed_step(learning_rate, weight_decay, mask),
     ),
     axis_name,
   )
@@ -113,7 +108,7 @@ def distributed_signum(
   weight_decay: jax.typing.ArrayLike = 0.0,
   axis_name: collectives.AxisName = 'workers',
   aggregation: str = 'majority_vote',
-  mask: Mask = None,
+  mask: outer.Mask = None,
   mu_dtype: jax.typing.DTypeLike | None = None,
   zeros: str = 'block',
   seed: int = 0,
@@ -167,7 +162,7 @@ def distributed_signum(
     optax.chain(
       momentum.lion_momentum(beta, beta, mu_dtype),
       vote(axis_name, zeros, seed),
-      *_step(learning_rate, weight_decay, mask),
+      *outer.decayed_step(learning_rate, weight_decay, mask),
     ),
     axis_name,
   )
@@ -183,7 +178,7 @@ def distributed_sign_momentum(
   b2: jax.typing.ArrayLike = 0.98,
   weight_decay: jax.typing.ArrayLike = 0.1,
   aggregation: str = 'mean',
-  mask: Mask = None,
+  mask: outer.Mask = None,
   zeros: str = 'block',
   seed: int = 0,
   error_feedback: bool = False,
@@ -248,7 +243,7 @@ def distributed_sign_momentum(
       f"{who}: error_feedback needs aggregation='majority_vote': a mean loses"
       ' nothing on the wire that could be fed back.'
     )
-  decayed = _step(outer_learning_rate, weight_decay, mask)
+  decayed = outer.decayed_step(outer_learning_rate, weight_decay, mask)
   if aggregation == 'mean':
     step = optax.chain(
       aggregate.aggregate_by_mean(axis_name),
@@ -313,12 +308,4 @@ def diloco(
     ),
     sync_every,
     axis_name,
-  )
-
-
-def _step(learning_rate, weight_decay, mask):
-  """The end of Lion: decoupled decay and the learning rate."""
-  return (
-    optax.add_decayed_weights(weight_decay, mask),
-    optax.scale_by_learning_rate(learning_rate),
   )

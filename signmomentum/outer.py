@@ -13,13 +13,15 @@ from typing import Any
 import jax
 import optax
 
+Mask = Any | Callable[[optax.Params], Any] | None
+
 
 def sign_momentum(
   learning_rate: optax.ScalarOrSchedule = 1.0,
   b1: jax.typing.ArrayLike = 0.95,
   b2: jax.typing.ArrayLike = 0.98,
   weight_decay: jax.typing.ArrayLike = 0.1,
-  mask: Any | Callable[[optax.Params], Any] | None = None,
+  mask: Mask = None,
 ) -> optax.GradientTransformationExtraArgs:
   r"""The global sign-momentum step of Distributed Sign Momentum.
 
@@ -101,7 +103,7 @@ def signed_slowmo(
   learning_rate: optax.ScalarOrSchedule = 1.0,
   momentum: jax.typing.ArrayLike = 0.95,
   weight_decay: jax.typing.ArrayLike = 0.0,
-  mask: Any | Callable[[optax.Params], Any] | None = None,
+  mask: Mask = None,
 ) -> optax.GradientTransformationExtraArgs:
   r"""SlowMo whose step is the sign of its momentum.
 
@@ -137,8 +139,7 @@ def signed_slowmo(
   return optax.chain(
     optax.trace(decay=momentum),
     optax.scale_by_sign(),
-    optax.add_decayed_weights(weight_decay, mask),
-    optax.scale_by_learning_rate(learning_rate),
+    *decayed_step(learning_rate, weight_decay, mask),
   )
 
 
@@ -206,3 +207,15 @@ def nesterov(
     Language Models <https://arxiv.org/abs/2311.08105>`_, 2023
   """
   return optax.sgd(learning_rate, momentum=momentum, nesterov=True)
+
+
+def decayed_step(
+  learning_rate: optax.ScalarOrSchedule,
+  weight_decay: jax.typing.ArrayLike,
+  mask: Mask,
+) -> tuple[optax.GradientTransformation, ...]:
+  """The end of a chain: decoupled decay, then the learning rate."""
+  return (
+    optax.add_decayed_weights(weight_decay, mask),
+    optax.scale_by_learning_rate(learning_rate),
+  )

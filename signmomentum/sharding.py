@@ -1,10 +1,10 @@
 """An outer rule of which every worker does its share, and holds its share."""
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from signmomentum import (
@@ -172,9 +172,7 @@ def _by_dtype(fn, arrays: list[jax.Array]) -> list[jax.Array]:
     places = [i for i, array in enumerate(arrays) if array.dtype == dtype]
     widths = [arrays[i].shape[-1] for i in places]
     joint = fn(jnp.concatenate([arrays[i] for i in places], axis=-1))
-    ends = [sum(widths[: k + 1]) for k in range(len(widths))]
-    for i, end, width in zip(places, ends, widths, strict=True):
-      results[i] = joint[..., end - width : end]
+    results |= zip(places, _split(joint, widths), strict=True)
   return [results[i] for i in range(len(arrays))]
 
 
@@ -189,7 +187,8 @@ def _join_signs(
   sizes = [parts[i].size for i in order]
   size = sum(sizes)
   if not size:
-    return [_empty_rows(part, axis_name) for part in parts]
+    n = collectives.worker_count(axis_name)
+    return [jnp.zeros((n, 0), part.dtype) for part in parts]
   columns = min(signs.BLOCK, math.ceil(size / bits.WORD))
   sign = jnp.concatenate([jnp.sign(parts[i]).astype(jnp.int8) for i in order])
   # what fills up counts as not zero, like most of what is there
@@ -214,13 +213,10 @@ def _join_signs(
     return signs.decode(tally, 1, jnp.int8).reshape(-1)
 
   rows = jax.vmap(decode)(first[..., :columns], mask)
-  results: dict[int, Any] = {}
-  start = 0
-  for i, width in zip(order, sizes, strict=True):
-    results[i] = rows[:, start : start + width].astype(parts[i].dtype)
-    start += width
-  return [results[i] for i in range(len(parts))]
+  whole = dict(zip(order, _split(rows[:, :size], sizes), strict=True))
+  return [whole[i].astype(part.dtype) for i, part in enumerate(parts)]
 
 
-def _empty_rows(part, axis_name):
-  return jnp.zeros((collectives.worker_count(axis_name), 0), part.dtype)
+def _split(joint: jax.Array, widths: list[int]) -> list[jax.Array]:
+  """What lies side by side in the last axis, apart."""
+  return jnp.split(joint, np.cumsum(widths)[:-1], axis=-1)
