@@ -14,3 +14,21 @@ def test_the_examples():
   assert variables['losses'].mean() < 0.01
   for example in others:  # which go on from it
     exec(compile(example, 'README.md', 'exec'), variables)
+
+
+def test_the_comparison_is_that_of_the_results():
+  text = README.read_text(encoding='utf-8')
+  table = text.split('<!-- methods -->')[1].split('<!-- /methods -->')[0]
+  said = {row[0]: tuple(row[1:3]) for row in _rows(table)[1:]}
+  results = README.parent / 'experiments/results/gpt2_nano/results.md'
+  study = results.read_text(encoding='utf-8').split('\n### ')[0]
+  found = {row[0]: (row[2], row[1]) for row in _rows(study)[1:]}
+  assert len(said) == 19
+  assert said == found
+
+
+def _rows(table):
+  """The cells of a Markdown table, without the line below its head."""
+  lines = [line for line in table.splitlines() if line.startswith('| ')]
+  rows = [[cell.strip() for cell in line.split('|')[1:-1]] for line in lines]
+  return [row for row in rows if set(row[0]) != {'-'}]
