@@ -14,10 +14,10 @@ BIN := $(VENV)/bin
 CONFIG ?= configs/gpt2_nano.py
 WORKDIR ?= runs/gpt2_nano
 
-.PHONY: help train test format clean
+.PHONY: help train test bench-tpu format clean
 
 help:  ## show this text
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' \
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' \
 	  $(MAKEFILE_LIST)
 
 train: $(VENV)/.installed  ## set up, then the main job (2 to 4 minutes)
@@ -35,24 +35,30 @@ test: $(VENV)/.installed  ## set up, then every check there is
 	@$(BIN)/python -m pytest -q --doctest-modules signmomentum
 	@echo 'All checks passed.'
 
+# libtpu wants an environment of its own: where it is, JAX looks for a TPU.
+bench-tpu: $(VENV)-tpu/.installed  ## what TPUs would do, compiled without one
+	$(VENV)-tpu/bin/python -m experiments.bench_tpu
+
 format: $(VENV)/.installed  ## rewrite the code in the house style
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
 clean:  ## remove the environment and all caches (runs/ stays)
-	rm -rf $(VENV) *.egg-info build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-tpu *.egg-info build dist .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Build tools are pinned too: pip reads one of the two variables, by its age.
-$(VENV)/.installed: setup.cfg pyproject.toml constraints.txt
+$(VENV)/.installed: EXTRAS = experiments,test
+$(VENV)-tpu/.installed: EXTRAS = tpu-aot
+$(VENV)/.installed $(VENV)-tpu/.installed: setup.cfg pyproject.toml constraints.txt
 	@'$(or $(PYTHON),false)' -c '$(FITS)' 2>/dev/null \
 	  || { echo 'Python 3.11 or newer with its venv module is needed; this has' \
 	       'not: $(or $(PYTHON),any python3 on the path).' \
 	       'Install one (Debian, Ubuntu: apt install python3 python3-venv)' \
 	       'or name one: make PYTHON=/path/to/python3.11 ...'; exit 1; }
-	@echo 'Setting up $(VENV) (the first time this takes a minute or two)'
-	@'$(PYTHON)' -m venv --clear $(VENV)
+	@echo 'Setting up $(@D) (the first time this takes a minute or two)'
+	@'$(PYTHON)' -m venv --clear $(@D)
 	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
 	  PIP_DISABLE_PIP_VERSION_CHECK=1 \
-	  $(BIN)/python -m pip install --quiet -e '.[experiments,test]'
+	  $(@D)/bin/python -m pip install --quiet -e '.[$(EXTRAS)]'
 	@touch $@

@@ -7,11 +7,15 @@
    of where plus wins and where it ties; and unpacked, summed and signed. The
    figures are medians. Sums are int32, as everyone writes them; a third way
    sums in bytes, the least that can hold them.
-2. A majority vote of 8 workers on devices is compiled (not run), to see what
+2. All that one of 8 workers computes in a vote, with the exchange left out:
+   its own votes are packed, its share of everybody's is counted, and the
+   results of all are unpacked to floats. It takes turns with scaling the same
+   array by a number, which does nothing but read and write it.
+3. A majority vote of 8 workers on devices is compiled (not run), to see what
    memory it needs beside the gradients and the updates.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 import functools
 import json
 import pathlib
@@ -25,7 +29,7 @@ import jax.numpy as jnp
 
 from experiments import entry, provenance
 import signmomentum as sm
-from signmomentum import bits
+from signmomentum import bits, messages, signs, trees
 
 _PARAMETERS = flags.DEFINE_integer(
   'parameters', 10_000_000, 'Parameters to count votes on.', lower_bound=4096
@@ -34,6 +38,9 @@ _MEMORY_PARAMETERS = flags.DEFINE_integer(
   'memory_parameters', 10_000_000, 'Parameters to compile a vote on.'
 )
 _WORKERS = flags.DEFINE_integer('workers', 8, 'Voters.', lower_bound=1)
+_VOTE_PARAMETERS = flags.DEFINE_integer(
+  'vote_parameters', 100_000_000, 'Parameters of a whole vote.'
+)
 _REPEATS = flags.DEFINE_integer('repeats', 21, 'Turns of each.', lower_bound=1)
 _SEED = flags.DEFINE_integer('seed', 0, 'Of the votes.')
 _JSON = flags.DEFINE_string('json', None, 'Where to write the figures.')
@@ -61,13 +68,68 @@ def counting(
     'unpack_and_sum_bytes': functools.partial(_unpack_and_sum, dtype=jnp.int8),
   }
   seconds = _medians(
-    {name: jax.jit(way) for name, way in ways.items()}, words, repeats
+    {name: (way, words) for name, way in ways.items()}, repeats
   )
   voted = 32 * words[0].size
   return {
     **{f'{name}_parameters_per_second': voted / seconds[name] for name in ways},
     'ratio': seconds['unpack_and_sum'] / seconds['bit_sliced'],
     'ratio_bytes': seconds['unpack_and_sum_bytes'] / seconds['bit_sliced'],
+  }
+
+
+def whole(
+  parameters: int, workers: int, repeats: int, seed: int
+) -> dict[str, float]:
+  """Times what one worker computes in a vote, against scaling an array.
+
+  Args:
+    parameters: how many are voted on, rounded up to whole rows of 1024.
+    workers: number of voters.
+    repeats: how often each has its turn.
+    seed: of the values.
+
+  Returns:
+    seconds of each, and their ratio; also those of the three parts.
+  """
+  shape = (-(-parameters // 1024), 1024)
+  values = jax.random.normal(jax.random.key(seed), shape)
+  bucket = trees.plan([values])
+  cut = messages.cut(bucket.rows, workers)
+  key = jax.random.key(seed)
+
+  def encode(values):
+    cast = signs.cast(*bucket.pack([values]), 'block', key)
+    return cut.cut(cast), cast
+
+  def count(arrived):
+    return cut.write(signs.majority(cut.read(arrived, like), key))
+
+  def decode(answers, values):
+    tally = signs.majority_tally(cut.join(answers, like))
+    return bucket.unpack(tally, 1, [values])
+
+  sent, like = jax.jit(encode)(values)
+  like = jax.tree.map(lambda grid: jnp.zeros(grid.shape[1:]), like)
+  answers = jnp.broadcast_to(jax.jit(count)(sent), sent.shape)
+
+  def vote(values, answers):
+    message, _ = encode(values)
+    return count(message), decode(answers, values)
+
+  seconds = _medians(
+    {
+      'scale': (lambda values: values * 1.5, values),
+      'vote': (vote, values, answers),
+      'encode': (lambda values: encode(values)[0], values),
+      'count': (count, sent),
+      'decode': (decode, answers, values),
+    },
+    repeats,
+  )
+  return {
+    **{f'{name}_seconds': taken for name, taken in seconds.items()},
+    'vote_to_scale': seconds['vote'] / seconds['scale'],
   }
 
 
@@ -115,6 +177,10 @@ def main(argv: Sequence[str]) -> None:
     'repeats': _REPEATS.value,
     'seed': _SEED.value,
     **counting(_PARAMETERS.value, _WORKERS.value, _REPEATS.value, _SEED.value),
+    'vote_parameters': _VOTE_PARAMETERS.value,
+    **whole(
+      _VOTE_PARAMETERS.value, _WORKERS.value, _REPEATS.value, _SEED.value
+    ),
     'temporary_bytes_per_parameter': temporary_bytes(
       _MEMORY_PARAMETERS.value, _WORKERS.value
     ),
@@ -137,15 +203,14 @@ def _unpack_and_sum(words_NxGxC: jax.Array, dtype) -> jax.Array:
   return jnp.sign(jnp.sum(signs, axis=0, dtype=dtype))
 
 
-def _medians(
-  ways: dict[str, Callable], words: jax.Array, repeats: int
-) -> dict[str, float]:
-  """Returns the median time of each way; they take turns."""
+def _medians(ways: dict[str, tuple], repeats: int) -> dict[str, float]:
+  """Returns the median time of each function of its arguments, in turns."""
+  compiled = {name: jax.jit(way) for name, (way, *_) in ways.items()}
   times = {name: [] for name in ways}
   for repeat in range(repeats + 1):
-    for name, way in ways.items():
+    for name, (_, *arguments) in ways.items():
       began = time.perf_counter()
-      jax.block_until_ready(way(words))
+      jax.block_until_ready(compiled[name](*arguments))
       if repeat:  # the first turn compiles
         times[name].append(time.perf_counter() - began)
   return {name: statistics.median(taken) for name, taken in times.items()}

@@ -14,10 +14,13 @@ Array names carry their shapes: G groups, C columns, N voters.
 """
 
 from collections.abc import Sequence
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from signmomentum import kernels
 
 Planes = tuple[jax.Array, ...]
 
@@ -48,6 +51,62 @@ def pack(bits_RxC: jax.Array) -> jax.Array:
   return jnp.sum(
     bits.astype(jnp.uint32) << _shifts(bits.ndim), axis=-2, dtype=jnp.uint32
   )
+
+
+def pack_signs(
+  values_RxC: jax.Array, groups: int
+) -> tuple[jax.Array, jax.Array]:
+  """Packs where values are above zero, and where they are above or below.
+
+  Both at once, so that the values are read, or computed, once.
+
+  Args:
+    values_RxC: numbers of shape ``[r, c]``; a NaN is neither above nor below.
+    groups: how many groups of 32 rows to pack; rows after them are left out.
+
+  Returns:
+    two arrays of words ``[groups, c]``.
+
+  Example:
+    >>> import jax.numpy as jnp
+    >>> from signmomentum import bits
+    >>> values = jnp.zeros((33, 1)).at[:3, 0].set(jnp.array([1.0, 0.0, -1.0]))
+    >>> bits.pack_signs(values, groups=1)
+    (Array([[1]], dtype=uint32), Array([[5]], dtype=uint32))
+  """
+  if values_RxC.shape[0] < WORD * groups:
+    raise ValueError(
+      f'pack_signs: {values_RxC.shape[0]} rows are not {groups} groups of'
+      f' {WORD}.'
+    )
+  # nothing depends on a value smoothly, and a kernel has no derivative
+  values_RxC = jax.lax.stop_gradient(values_RxC)
+  anywhere = functools.partial(_pack_signs, groups=groups)
+  if not kernels.is_on_one_device():
+    return anywhere(values_RxC)
+  return jax.lax.platform_dependent(
+    values_RxC,
+    tpu=functools.partial(kernels.pack_signs, groups=groups),
+    default=anywhere,
+  )
+
+
+def _pack_signs(
+  values_RxC: jax.Array, groups: int
+) -> tuple[jax.Array, jax.Array]:
+  # 16 rows make half a word of each kind. Together they are one reduction, of
+  # which XLA makes a fast loop on a CPU, unlike of one with two results.
+  half, low = WORD // 2, np.uint32(0xFFFF)
+  values = values_RxC[: WORD * groups].reshape(2 * groups, half, -1)
+  above, below = values > 0, values < 0
+  both = above.astype(jnp.uint32) | (above | below).astype(jnp.uint32) << half
+  halves = jax.lax.reduce(
+    both << _shifts(3)[:, :half], np.uint32(0), jax.lax.bitwise_or, (1,)
+  ).reshape(groups, 2, -1)
+  first, second = halves[:, 0], halves[:, 1]
+  positive = (first & low) | (second << half)
+  nonzero = (first >> half) | (second & ~low)
+  return positive, nonzero
 
 
 def unpack(words_GxC: jax.Array) -> jax.Array:

@@ -8,6 +8,7 @@ and an operand is mostly only a name, whose shape is where it is defined.
 """
 
 import dataclasses
+import math
 import re
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[()\[\]{},]')
@@ -15,6 +16,7 @@ _COMMENT = re.compile(r'("(?:[^"\\]|\\.)*")|/\*.*?\*/')
 _DEFINITION = re.compile(r'\s*(ROOT\s+)?%?([\w.\-]+)\s+=\s+')
 _HEADER = re.compile(r'(ENTRY\s+)?%?([\w.\-]+)\s*(?:\(.*)?\{\s*$')
 _OPCODE = re.compile(r'\s*([\w\-]+)\(')
+_WIDTH = re.compile(r'(?:bf|f|s|u|c)(\d+)')
 ARRAY = re.compile(r'([a-z]\w*)\[([^\]]*)\](\{[^{}]*\})?')
 
 
@@ -154,6 +156,19 @@ def _count(pattern: str, header: str) -> int:
 def reference(operand: str) -> str:
   """The name that an operand or a called computation refers to."""
   return operand.split()[-1].lstrip('%')
+
+
+def array_bytes(dtype: str, dimensions: str, layout: str) -> int:
+  """Size of an array: below a byte only where its layout says so, `E(4)`."""
+  width = {'pred': 8, 'token': 0, 'opaque': 0}.get(dtype)
+  if width is None:
+    match = _WIDTH.match(dtype)
+    if not match:
+      raise ValueError(f'Unknown element type {dtype!r} in the program.')
+    packed = re.search(r'E\((\d+)\)', layout)
+    width = int(packed[1]) if packed else max(8, int(match[1]))
+  sizes = [int(size.strip(' <=')) for size in split(dimensions)]
+  return -(-math.prod(sizes) * width // 8)
 
 
 # What runs, and how often.

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from signmomentum import bits
+from signmomentum import bits, kernels
 
 ZEROS = ('block', 'exact', 'coin')
 BLOCK = 128  # elements in a block, and words in a row of a grid
@@ -90,10 +90,11 @@ def cast(
     nonzero = nonzero & flag
   if zeros == 'exact':
     return Grids((positive, nonzero), (), here)
-  coins = jax.random.bits(key, positive.shape, jnp.uint32)
-  elements = (positive | (coins & ~nonzero),)
   blocks = (bits.any_lane(nonzero),) if zeros == 'block' else ()
-  return Grids(elements, blocks, here)
+  undecided = ~nonzero
+  for some in blocks:
+    undecided &= some  # the others abstain
+  return Grids((_toss(positive, undecided, key),), blocks, here)
 
 
 def majority(votes: Grids, key: jax.Array) -> Grids:
@@ -121,8 +122,7 @@ def majority(votes: Grids, key: jax.Array) -> Grids:
   if len(votes.elements) == 2:
     return Grids((plus, ~tie), (), whole)
   if votes.mask() or votes.elements[0].shape[0] % 2 == 0:  # else no ties
-    coins = jax.random.bits(key, tie.shape, jnp.uint32)
-    plus |= tie & coins & _any(voters)
+    plus = _toss(plus, tie & _any(voters), key)
   return Grids((plus,), (_any(voters),) if votes.blocks else (), whole)
 
 
@@ -198,7 +198,12 @@ def mean_tally(
   return Tally(2, counts.elements, counts.blocks or counts.whole or n), divisor
 
 
-def decode(tally: Tally, divisor: int | jax.Array, dtype) -> jax.Array:
+def decode(
+  tally: Tally,
+  divisor: int | jax.Array,
+  dtype: jax.typing.DTypeLike,
+  rows: int | None = None,
+) -> jax.Array:
   """Unpacks a sum of signs to numbers.
 
   Args:
@@ -206,9 +211,10 @@ def decode(tally: Tally, divisor: int | jax.Array, dtype) -> jax.Array:
       for each 128, and one row for all.
     divisor: of the sum, an integer scalar.
     dtype: floating dtype of the result, which is rounded once.
+    rows: how many rows to keep; None: all.
 
   Returns:
-    numbers of shape ``[32 * g, c]``.
+    numbers of shape ``[32 * g, c]``, or fewer rows.
 
   Example:
     >>> import jax.numpy as jnp
@@ -223,11 +229,30 @@ def decode(tally: Tally, divisor: int | jax.Array, dtype) -> jax.Array:
     value -= tally.offset
   else:
     value -= _integer(tuple(_spread(plane, shape) for plane in tally.offset))
+  if rows not in (None, value.shape[0]):
+    most = tally.weight << len(tally.planes)
+    narrow = next(
+      t for t in (jnp.int8, jnp.int16, jnp.int32) if most <= jnp.iinfo(t).max
+    )
+    value = kernels.written_down(value.astype(narrow))[:rows]
   if isinstance(divisor, int) and divisor == 1:
     return value.astype(dtype)
   # bf16 holds integers only to 256
   wide = jnp.promote_types(dtype, jnp.float32)
   return (value.astype(wide) / jnp.asarray(divisor, wide)).astype(dtype)
+
+
+def _toss(words: jax.Array, undecided: jax.Array, key: jax.Array) -> jax.Array:
+  """Sets bits that are undecided, which are not set, by fair coins.
+
+  To draw them costs more than the rest of a vote, and mostly there is nothing
+  to decide: gradients are seldom zero, and an odd number of voters has no ties.
+  """
+  return jax.lax.cond(
+    jnp.any(undecided != 0),
+    lambda: words | (undecided & jax.random.bits(key, words.shape, jnp.uint32)),
+    lambda: words,
+  )
 
 
 def _count(votes: Grids) -> tuple[bits.Planes, bits.Planes]:

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from signmomentum import bits, signs
+from signmomentum import bits, kernels, signs
 
 _TILE = bits.WORD * signs.BLOCK  # elements in a row of a grid
 
@@ -55,6 +55,23 @@ class _Leaf:
     """Blocks that the other elements take."""
     return -(-(self.size - self.packed) // signs.BLOCK)
 
+  @property
+  def height(self) -> int:
+    """Whole rows of its two-dimensional form."""
+    return self.size // self.columns
+
+  def matrix(self, array: jax.Array) -> jax.Array:
+    """Its whole rows: the array itself, unless it is packed as a vector."""
+    if self.size % self.columns:
+      array = array.reshape(-1)[: self.height * self.columns]
+    return array.reshape(self.height, self.columns)
+
+  def rest(self, array: jax.Array) -> jax.Array:
+    """The elements that are in no whole group of rows, as a vector."""
+    if self.size % self.columns:
+      return array.reshape(-1)[self.packed :]
+    return self.matrix(array)[self.groups * bits.WORD :].reshape(-1)
+
 
 @dataclasses.dataclass(frozen=True)
 class Bucket:
@@ -83,21 +100,23 @@ class Bucket:
     positive, nonzero, rests = [], [], []
     for leaf, array in zip(self.leaves, arrays, strict=True):
       array = _gathered(array)
-      if leaf.groups:
-        tiles = array.reshape(-1)[: leaf.packed] if leaf.blocks else array
-        tiles = tiles.reshape(-1, leaf.columns)
-        positive.append(_grid(tiles > 0))
-        nonzero.append(_grid((tiles > 0) | (tiles < 0)))
       if leaf.blocks:
-        rest = array.reshape(-1)[leaf.packed :]
-        # a NaN is neither above nor below
-        sign = (rest > 0).astype(jnp.int8) - (rest < 0).astype(jnp.int8)
-        rests.append(jnp.pad(sign, (0, -sign.size % signs.BLOCK)))
+        array = _sign(array)
+      if leaf.groups and leaf.blocks:  # which is read twice
+        array = kernels.written_down(array)
+      if leaf.groups:
+        words = bits.pack_signs(leaf.matrix(array), leaf.groups)
+        positive.append(words[0].reshape(-1, signs.BLOCK))
+        nonzero.append(words[1].reshape(-1, signs.BLOCK))
+      if leaf.blocks:
+        rest = leaf.rest(array)
+        rests.append(jnp.pad(rest, (0, -rest.size % signs.BLOCK)))
     if rests:
       joint = jnp.concatenate(rests)
       joint = jnp.pad(joint, (0, -joint.size % _TILE)).reshape(-1, signs.BLOCK)
-      positive.append(_grid(joint > 0))
-      nonzero.append(_grid(joint != 0))
+      words = bits.pack_signs(joint, joint.shape[0] // bits.WORD)
+      positive.append(words[0])
+      nonzero.append(words[1])
     return jnp.concatenate(positive), jnp.concatenate(nonzero)
 
   def unpack(
@@ -126,11 +145,14 @@ class Bucket:
         words = _planes(
           lambda plane, leaf=leaf: self._words(leaf, plane), tally
         )
-        numbers = signs.decode(words, divisor, array.dtype).reshape(-1)
+        rows = -(-leaf.size // leaf.columns)
+        numbers = signs.decode(words, divisor, array.dtype, rows)
+        if leaf.size % leaf.columns:
+          numbers = numbers.reshape(-1)[: leaf.size]
       else:
-        numbers = joint(array.dtype)[leaf.block * signs.BLOCK :]
-      numbers = numbers[: leaf.size].reshape(array.shape)
-      results.append(_sharded_like(numbers, array))
+        start = leaf.block * signs.BLOCK
+        numbers = joint(array.dtype)[start : start + leaf.size]
+      results.append(_sharded_like(numbers.reshape(array.shape), array))
     return results
 
   def _rest(self, plane: jax.Array) -> jax.Array:
@@ -252,8 +274,9 @@ def is_inexact(leaf: Any) -> bool:
   return jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
 
 
-def _grid(bits_RxC: jax.Array) -> jax.Array:
-  return bits.pack(bits_RxC).reshape(-1, signs.BLOCK)
+def _sign(array: jax.Array) -> jax.Array:
+  """The sign as a small integer; a NaN is neither above nor below zero."""
+  return (array > 0).astype(jnp.int8) - (array < 0).astype(jnp.int8)
 
 
 def _planes(fn: Callable, tally: signs.Tally) -> signs.Tally:

@@ -31,3 +31,11 @@ def test_the_ways_agree(workers):
     np.testing.assert_array_equal(
       signs, bench_vote._unpack_and_sum(words, dtype)
     )
+
+
+def test_the_whole_vote_is_timed_part_by_part():
+  figures = bench_vote.whole(40_000, workers=8, repeats=2, seed=0)
+  assert all(seconds > 0 for seconds in figures.values())
+  assert figures['vote_to_scale'] == pytest.approx(
+    figures['vote_seconds'] / figures['scale_seconds']
+  )
