@@ -65,6 +65,8 @@ PRESETS = {
   # The mean of full-precision gradients, every step.
   'adamw': _ADAMW,
   'lion': _LION,
+  # The same in 8, 4 or 2 bits.
+  'adamw_quantized': _ADAMW | {'bits': 8},
   # Votes, every step.
   'distributed_lion_majority_vote': _LION,
   'distributed_lion_sign_mean': _LION,
@@ -87,6 +89,7 @@ PRESETS = {
   'diloco': _ADAMW | {'outer_learning_rate': 0.7, 'outer_momentum': 0.9},
   'distributed_sign_momentum': _ADAMW | _SIGN_MOMENTUM,
   'distributed_sign_momentum_sharded': _ADAMW | _SIGN_MOMENTUM,
+  'distributed_sign_momentum_quantized': _ADAMW | _SIGN_MOMENTUM | {'bits': 4},
   # A vote, every `sync_every` steps.
   'distributed_sign_momentum_one_bit': _ADAMW | _SIGN_MOMENTUM,
   'distributed_sign_momentum_one_bit_feedback': _ADAMW | _SIGN_MOMENTUM,

@@ -16,6 +16,9 @@
     sweep               many runs: which, what is known of them, who makes them
     comparison,
     pictures, sampling  what is made of runs
+    network, delay_line several hosts on one machine, and links between them
+    exchanges,
+    wire_*              what workers exchange, measured on such links
     studies, nonconvex,
     bounds, exponents,
     rates               the theory in numbers

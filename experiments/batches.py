@@ -11,6 +11,7 @@ Everything is a function of (seed, step, worker): nothing to save in a
 checkpoint, and the executor cannot change it.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from experiments import errors
 
 
 class Batches:
-  """Training batches of all workers.
+  """Training batches of all workers, or of some.
 
   Args:
     tokens: the stream, a vector of ids.
@@ -27,6 +28,7 @@ class Batches:
     batch_size: windows per worker and step.
     workers: number of shards.
     seed: of the orders.
+    only: make the rows of these workers alone, in this order.
 
   Raises:
     UserError: if a shard has fewer windows than a batch.
@@ -39,6 +41,7 @@ class Batches:
     batch_size: int,
     workers: int,
     seed: int,
+    only: Sequence[int] | None = None,
   ):
     self.windows = max(0, tokens.size - 1) // context
     if self.windows < workers * batch_size:
@@ -52,6 +55,7 @@ class Batches:
     self._batch_size = batch_size
     self._workers = workers
     self._seed = seed
+    self._rows = range(workers) if only is None else only
     # The current epoch's order of each worker's shard: worker -> epoch, order.
     self._orders = {}
 
@@ -62,7 +66,7 @@ class Batches:
       step: counted from 0.
 
     Returns:
-      int32 `[workers, batch_size, context + 1]`.
+      int32 `[rows, batch_size, context + 1]`.
     """
     return self.round(step, 1)[:, 0]
 
@@ -74,18 +78,15 @@ class Batches:
       steps: how many.
 
     Returns:
-      int32 `[workers, steps, batch_size, context + 1]`.
+      int32 `[rows, steps, batch_size, context + 1]`.
     """
     starts = self._context * np.stack(
-      [
-        self._shard_windows(worker, first_step, steps)
-        for worker in range(self._workers)
-      ]
+      [self._shard_windows(worker, first_step, steps) for worker in self._rows]
     )
     offsets = np.arange(self._context + 1)
     windows = self._tokens[starts[..., None] + offsets].astype(np.int32)
     return windows.reshape(
-      self._workers, steps, self._batch_size, self._context + 1
+      len(self._rows), steps, self._batch_size, self._context + 1
     )
 
   def epoch(self, step: int) -> float:

@@ -22,6 +22,11 @@ def get(name: str, workers: int) -> sm.Workers:
 
 
 def _simulated(count: int) -> sm.Workers:
+  if jax.process_count() > 1:
+    raise errors.UserError(
+      'Simulated workers are all in one process, and there are'
+      f' {jax.process_count()}. Use --workers=devices with --distributed.'
+    )
   return sm.Workers(count, axis_name=methods.AXIS)
 
 
@@ -30,9 +35,11 @@ def _on_devices(count: int) -> sm.Workers:
   if len(devices) != count:
     raise errors.UserError(
       f'The config has {count} workers, but there are {len(devices)} devices'
-      f' ({devices[0].platform}), one for each worker. Set workers='
-      f'{len(devices)} in the config; on a CPU, --cpu_devices={count} makes as'
-      ' many virtual ones; or use --workers=simulated.'
+      f' ({devices[0].platform}, {jax.process_count()} processes), one for each'
+      f' worker. Set workers={len(devices)} in the config; on a CPU,'
+      f' --cpu_devices={count} makes as many virtual ones in one process, and'
+      f' experiments.launch --processes={count} as many processes; or use'
+      ' --workers=simulated.'
     )
   auto = (jax.sharding.AxisType.Auto,)
   mesh = jax.make_mesh((count,), (methods.AXIS,), auto)

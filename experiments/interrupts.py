@@ -12,11 +12,16 @@ class Wish:
   """Whether someone wants the run to stop.
 
   Attributes:
-    signal: the name of the signal that came, None so far.
+    number: of the signal that came, 0 so far.
   """
 
   def __init__(self):
-    self.signal: str | None = None
+    self.number = 0
+
+  @property
+  def signal(self) -> str | None:
+    """The name of the signal that came, None so far."""
+    return signal.Signals(self.number).name if self.number else None
 
 
 @contextlib.contextmanager
@@ -37,7 +42,7 @@ def listening() -> Iterator[Wish]:
 
   def hear(number, frame):
     del frame
-    wish.signal = signal.Signals(number).name
+    wish.number = number
     restore()
 
   for number in _SIGNALS:

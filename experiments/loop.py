@@ -19,6 +19,7 @@ from experiments import (
   evaluate,
   executors,
   faults,
+  hosts,
   interrupts,
   losses,
   methods,
@@ -43,7 +44,8 @@ def train(
   """Trains, or goes on where an earlier call with this directory stopped.
 
   SIGTERM and SIGINT end it with a checkpoint, after the round that is being
-  computed. A run that is finished shows its table again.
+  computed; one of several processes is enough, and a few rounds later all of
+  them know. A run that is finished shows its table again.
 
   Args:
     config: the experiment.
@@ -64,14 +66,15 @@ def train(
   team = executors.get(workers, config.workers)
   tx = optimizer(config)
   workdir = pathlib.Path(workdir)
-  provenance.record(config, workdir)
+  if hosts.first():
+    provenance.record(config, workdir)
   summary = report.load(workdir)
   if summary is None:
     with interrupts.listening() as wish:
       end = min(config.num_steps, stop_at_step or config.num_steps)
       summary = _train(config, workdir, team, tx, end, wish)
   if summary is not None:
-    print(report.table(summary))
+    hosts.say(report.table(summary))
   return summary
 
 
@@ -84,6 +87,7 @@ def _train(
   wish: interrupts.Wish,
 ) -> report.Summary | None:
   clock = _Clock()
+  exchange = hosts.Exchange(team)
   tokens = text.load(config.data.corpus, config.data.tokenizer)
   data = batches.Batches(
     tokens.train,
@@ -91,9 +95,11 @@ def _train(
     config.batch_size,
     config.workers,
     config.seed,
+    exchange.own,
   )
   model = model_config(config, tokens.vocab_size)
   params = gpt2.init(model, jax.random.key(config.seed))
+  parameters = sum(leaf.size for leaf in jax.tree.leaves(params))
   wrong = faults.get(config)
   bits = traffic.bits_per_parameter(
     tx, params, config.workers, config.sync_every, wrong
@@ -112,43 +118,53 @@ def _train(
   state = team.init(tx, params)
   step, sums = 0, losses.Losses()
   store = checkpoints.Checkpoints(workdir)
+  hosts.require_same('the newest checkpoint', store.latest() or 0)
   if store.latest() is not None:
     step, state, position = store.restore(state)
-    print(f'Goes on from step {step:,} of {config.num_steps:,}.')
+    hosts.say(f'Goes on from step {step:,} of {config.num_steps:,}.')
     sums = losses.Losses(**position['losses'])
     clock = dataclasses.replace(clock, earlier=position['seconds'])
   else:
-    print('Compiling; the first round takes a while.')
-  log = metrics.Metrics(workdir, step)
-  bar = progress.Progress(
-    config.num_steps * tokens_per_step, step * tokens_per_step
+    hosts.say('Compiling; the first round takes a while.')
+  log = hosts.only_first(lambda: metrics.Metrics(workdir, step))
+  bar = hosts.only_first(
+    lambda: progress.Progress(
+      config.num_steps * tokens_per_step, step * tokens_per_step
+    )
   )
+  # A wish to stop that has been heard of everywhere.
+  known = wish if exchange.alone else interrupts.Wish()
 
   def settle(rnd: _Round | None) -> None:
     """Waits for the losses of a round, to show and to log them."""
     if rnd is None:
       return
-    nats, norms = (np.asarray(x)[:, rnd.start : rnd.stop] for x in rnd.outputs)
-    sums.add(rnd.first + rnd.start, nats, norms)
+    nats, norms, wishes = jax.device_get(rnd.outputs)
+    known.number = known.number or int(wishes.max())
+    made = np.s_[:, rnd.start : rnd.stop]
+    sums.add(rnd.first + rnd.start, nats[made], norms[made])
     bar.advance((rnd.stop - rnd.start) * tokens_per_step, sums.last)
     done = rnd.first + rnd.stop
     if done % config.log_every == 0:
       log.write(done, sums.pop() | measures(done))
 
   def measures(step: int) -> dict[str, float]:
+    seconds = clock.seconds()
     return {
       'tokens': step * tokens_per_step,
-      'bits': step * bits,  # per parameter, sent by each worker
-      'seconds': clock.seconds(),
+      **traffic.sent(bits, parameters, step, seconds),
+      'seconds': seconds,
     }
 
   with store, log, bar:
     in_flight = None
     batch = data.round(step - step % config.sync_every, config.sync_every)
-    while step < end and not wish.signal:
+    while step < end and not known.signal:
       first = step - step % config.sync_every
       rnd = _Round(first, step - first, min(config.sync_every, end - first))
-      state, outputs = run_round(state, batch, *map(np.int32, rnd[:3]))
+      inputs = exchange.scatter(batch)
+      state, outputs = run_round(state, inputs, *map(np.int32, rnd[:3]))
+      outputs = exchange.gather(outputs, wish.number)
       before, in_flight = in_flight, rnd._replace(outputs=outputs)
       step = first + rnd.stop
       # The host prepares the next round, and looks at the one before, while
@@ -172,9 +188,9 @@ def _train(
     store.save(step, state, _position(sums, clock))
 
   if step < config.num_steps:
-    print(
+    hosts.say(
       f'Stopped at step {step:,} of {config.num_steps:,}'
-      f'{f" by {wish.signal}" if wish.signal else ""}, with a checkpoint. The'
+      f'{f" by {known.signal}" if known.signal else ""}, with a checkpoint. The'
       ' same command goes on.'
     )
     return None
@@ -183,15 +199,16 @@ def _train(
   )
   facts = {
     'steps': step,
-    'parameters': sum(leaf.size for leaf in jax.tree.leaves(params)),
+    'parameters': parameters,
     'tokens': step * tokens_per_step,
     'epochs': data.epoch(step),
     'bits': bits,
     'seconds': clock.seconds(),
   }
   summary = _summary(config, tokens, loss, facts)
-  report.draw(summary, workdir)
-  report.save(summary, workdir)
+  if hosts.first():
+    report.draw(summary, workdir)
+    report.save(summary, workdir)
   return summary
 
 
@@ -265,7 +282,7 @@ class _Round(NamedTuple):
   first: int
   start: int
   stop: int
-  outputs: tuple[jax.Array, jax.Array] | None = None
+  outputs: Any = None  # losses, norms and wishes to stop, of all workers
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,7 +20,7 @@ _PACKAGES = ('jax', 'jaxlib', 'optax', 'flax', 'orbax-checkpoint', 'numpy')
 
 
 def versions() -> dict[str, Any]:
-  """Versions, device and commit of this process."""
+  """Versions, devices and commit of this process."""
   device = jax.devices()[0]
   return {
     'python': platform.python_version(),
@@ -28,6 +28,7 @@ def versions() -> dict[str, Any]:
     'platform': f'{platform.system()} {platform.machine()}',
     'backend': device.platform,
     'device': device.device_kind,
+    'processes': jax.process_count(),
     'cpus': os.cpu_count(),
     'commit': _commit(),
   }

@@ -7,7 +7,7 @@ import pathlib
 
 from matplotlib import figure, ticker
 
-from experiments import errors, metrics
+from experiments import errors, metrics, traffic
 
 _FILE = 'summary.json'
 _PICTURE = 'curves.png'
@@ -73,6 +73,7 @@ def load(workdir: str | os.PathLike) -> Summary | None:
 def table(summary: Summary) -> str:
   """The summary for people."""
   s = summary
+  sent = traffic.sent(s.bits, s.parameters, s.steps, s.seconds)
   rows = [
     ('validation loss', s.validation_loss, s.validation_bits_per_byte),
     ('  bigram baseline', s.bigram_loss, s.bigram_bits_per_byte),
@@ -98,6 +99,16 @@ def table(summary: Summary) -> str:
       '  32-bit all-reduce',
       f'{s.all_reduce_bits:.3f}',
       _times(s.all_reduce_bits, s.bits),
+    ),
+    (
+      '  in all',
+      f'{sent["bits"]:,.0f}',
+      f'per parameter; {sent["bytes_sent"] / 1e6:,.1f} MB by each worker',
+    ),
+    (
+      '  on average',
+      f'{sent["bits_per_second"] / 1e6:,.3f}',
+      'Mbit/s by each worker, over the whole wall time',
     ),
   ]
   lines = [

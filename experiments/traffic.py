@@ -9,15 +9,13 @@ warm-up of a density, is not counted.
 """
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 
-from experiments import errors
+from experiments import errors, updates
 from experiments import faults as faults_lib
 import signmomentum as sm
 
-_LATE = 10**9  # steps
 # The program is read, not run: its machine code need not be fast.
 _QUICK = {
   'xla_backend_optimization_level': 0,
@@ -52,58 +50,45 @@ def bits_per_parameter(
       f'To see what {workers} workers send, their program is compiled for'
       f' {workers} CPU devices, and there are {len(cpus)}. Set'
       f" jax.config.update('jax_num_cpu_devices', {workers}) before anything"
-      ' uses a device.'
+      ' uses a device; in a command, --cpu_devices, which counts those of one'
+      ' process.'
     )
   mesh = jax.sharding.Mesh(np.array(cpus[:workers]), (axis_name,))
-  team = sm.Workers(workers, mesh, axis_name)
-  own = jax.NamedSharding(mesh, jax.P(axis_name))
-  same = jax.NamedSharding(mesh, jax.P())
-  # The layout of a state is the same without a mesh, where it can be traced.
-  state = jax.eval_shape(
-    lambda params: sm.Workers(workers, None, axis_name).init(tx, params), params
-  )
-  shardings = [own if varies else same for varies in state.varying]
-  state = jax.tree.map(
-    _placed, state, jax.tree.unflatten(jax.tree.structure(state), shardings)
-  )
-  gradients = jax.tree.map(
-    lambda p: jax.ShapeDtypeStruct((workers, *p.shape), p.dtype, sharding=own),
-    params,
-  )
 
-  def sent(sync: bool) -> float:
-    def update(state, gradient):
-      key = jax.random.fold_in(jax.random.key(0), jax.lax.axis_index(axis_name))
-      updates, opt_state = tx.update(
-        gradient,
-        _late(state.opt_state),
-        state.params,
-        sync=sync,
-        **faults.extra_args(key),
-      )
-      new = optax.apply_updates(state.params, updates)
-      return state.replace(params=new, opt_state=opt_state), ()
+  def sent_in(sync: bool) -> float:
+    lowered = updates.lower(
+      tx, params, mesh, axis_name, sync=sync, late=True, faults=faults
+    )
+    return sm.wire.sent_bits_per_parameter(lowered.compile(_QUICK), params)
 
-    compiled = team.step(update).lower(state, gradients).compile(_QUICK)
-    return sm.wire.sent_bits_per_parameter(compiled, params)
+  local_steps = (sync_every - 1) * sent_in(sync=False)
+  return (local_steps + sent_in(sync=True)) / sync_every
 
-  return ((sync_every - 1) * sent(sync=False) + sent(sync=True)) / sync_every
+
+def sent(
+  bits: float, parameters: int, steps: int, seconds: float
+) -> dict[str, float]:
+  """What each worker has sent, for the log and the table.
+
+  Args:
+    bits: per parameter and local step.
+    parameters: their number.
+    steps: local steps made.
+    seconds: that they took, with all that was done beside them.
+
+  Returns:
+    `bits`, per parameter so far; `bits_per_step`, per parameter and local step;
+    `bytes_sent` so far; `bits_per_second`, of the whole message, on average.
+  """
+  in_all = bits * steps * parameters
+  return {
+    'bits': bits * steps,
+    'bits_per_step': bits,
+    'bytes_sent': in_all / 8,
+    'bits_per_second': in_all / seconds,
+  }
 
 
 def all_reduce_bits(workers: int) -> float:
   """What a 32-bit ring all-reduce of the gradients sends instead."""
   return 64 * (workers - 1) / workers
-
-
-def _late(opt_state: optax.OptState) -> optax.OptState:
-  """Sets counters to a number that the compiler knows, so that it decides."""
-
-  def late(leaf):
-    counts = leaf.ndim == 0 and leaf.dtype == jnp.int32
-    return jnp.full_like(leaf, _LATE) if counts else leaf
-
-  return jax.tree.map(late, opt_state)
-
-
-def _placed(leaf, sharding):
-  return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)

@@ -8,13 +8,16 @@ r"""Trains a model.
 
 The same command again goes on where the run stopped: at a checkpoint, after
 SIGTERM or Ctrl-C (then the exit code is 0), or at --stop_at_step.
+
+With --workers=devices --distributed it is one of many processes: see
+`experiments.launch` for those of one machine, `experiments/clusters` for more.
 """
 
 from collections.abc import Sequence
 
 from absl import flags
 
-from experiments import config, entry, executors, loop
+from experiments import config, entry, executors, hosts, loop
 
 _CONFIG = flags.DEFINE_string(
   'config',
@@ -32,8 +35,17 @@ _WORKERS = flags.DEFINE_enum(
   list(executors.EXECUTORS),
   'Whether one device simulates the workers, or each device is one.',
 )
+_DISTRIBUTED = flags.DEFINE_bool(
+  'distributed',
+  False,
+  'Join other processes by jax.distributed.initialize(), which knows SLURM,'
+  ' Open MPI, Kubernetes and TPU pods. Elsewhere, JAX_COORDINATOR_ADDRESS,'
+  ' JAX_NUM_PROCESSES and JAX_PROCESS_ID say who they are.',
+)
 _CPU_DEVICES = flags.DEFINE_integer(
-  'cpu_devices', None, 'How many virtual devices to make of the CPU.'
+  'cpu_devices',
+  None,
+  'How many virtual devices to make of the CPU, in each process.',
 )
 _STOP_AT_STEP = flags.DEFINE_integer(
   'stop_at_step', None, 'Stop there, with a checkpoint.', lower_bound=1
@@ -45,7 +57,8 @@ def main(overrides: Sequence[str]) -> None:
   experiment = config.load(_CONFIG.value, overrides)
   entry.quiet()
   entry.set_cpu_devices(_WORKERS.value, experiment.workers, _CPU_DEVICES.value)
-  loop.train(experiment, _WORKDIR.value, _WORKERS.value, _STOP_AT_STEP.value)
+  with hosts.joined(_DISTRIBUTED.value):
+    loop.train(experiment, _WORKDIR.value, _WORKERS.value, _STOP_AT_STEP.value)
 
 
 if __name__ == '__main__':

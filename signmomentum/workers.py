@@ -117,7 +117,7 @@ class Workers:
       if self.mesh is not None:
         shardings = list(map(self._sharding, leaves, varying, rows))
         leaves = [
-          jax.device_put(x, self._sharding(x, own and each, each))
+          _put(x, self._sharding(x, own and each, each))
           for x, own, each in zip(leaves, varying, rows, strict=True)
         ]
       leaves = jax.jit(copies, out_shardings=shardings)(leaves)
@@ -204,10 +204,10 @@ class Workers:
 
     def local(leaves, inputs, shared):
       leaves = [
-        leaf[0] if own else leaf
+        jnp.squeeze(leaf, 0) if own else leaf
         for leaf, own in zip(leaves, varying, strict=True)
       ]
-      inputs = jax.tree.map(lambda x: x[0], inputs)
+      inputs = jax.tree.map(lambda x: jnp.squeeze(x, 0), inputs)
       leaves, outputs = fn(leaves, inputs, shared)
       outputs = collectives.as_local(outputs, self.axis_name)
       leaves = [
@@ -264,6 +264,19 @@ class Workers:
     spec = jax.typeof(leaf).sharding.spec
     spec = jax.P(*axis, *spec[len(axis) :])
     return jax.sharding.reshard(leaf, jax.NamedSharding(self.mesh, spec))
+
+
+def _put(leaf: jax.Array, sharding: jax.NamedSharding) -> jax.Array:
+  """Puts a leaf on its devices, of which each process has only its own.
+
+  All processes have made the same leaf. ``device_put`` would make sure of that,
+  by sending it around in full.
+  """
+  if sharding.is_fully_addressable or not leaf.is_fully_addressable:
+    return jax.device_put(leaf, sharding)
+  return jax.make_array_from_callback(
+    leaf.shape, sharding, lambda index: leaf[index]
+  )
 
 
 def _strong(leaf: Any) -> jax.Array:

@@ -84,6 +84,13 @@ def test_round_is_its_steps():
     np.testing.assert_array_equal(together, np.stack(one_by_one, axis=1))
 
 
+@pytest.mark.parametrize('only', [(1,), (2, 0), (0, 1, 2)])
+def test_rows_of_some_workers_are_those_of_all(only):
+  some = batches.Batches(_stream(53), CONTEXT, 2, 3, 0, only)
+  everything = _make().round(7, 20)
+  np.testing.assert_array_equal(some.round(7, 20), everything[list(only)])
+
+
 def test_a_step_does_not_depend_on_the_calls_before():
   fresh = {step: _make().at(step) for step in range(40)}
   used = _make()

@@ -81,7 +81,7 @@ def _log(workdir):
   """All records, without the time that they took."""
   records = metrics.read(workdir)
   for record in records:
-    del record['seconds']
+    del record['seconds'], record['bits_per_second']
   return records
 
 

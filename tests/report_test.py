@@ -46,6 +46,8 @@ SUMMARY = report.Summary(
     '4.000',
     '48.000',
     '12.0 times as much',
+    '4,800 per parameter; 20.8 MB by each worker',  # 4 * 1200 * 34,688 / 8
+    '2.707 Mbit/s by each worker',  # in 61.5 s
   ],
 )
 def test_table_shows(shown):

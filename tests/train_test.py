@@ -48,7 +48,7 @@ def _call(command):
 
 def _log(workdir):
   return [
-    {name: value for name, value in record.items() if name != 'seconds'}
+    {name: record[name] for name in record if 'second' not in name}
     for record in metrics.read(workdir)
   ]
 
