@@ -6,6 +6,8 @@
                                                       diloco,
                                                       distributed_sign_momentum
     mean, then sign                                   ..._sharded
+    rounded mean     adamw_quantized
+    ..., then sign                                    ..._quantized
     mean of signs    distributed_lion_sign_mean,
                      distributed_signum_sign_mean
     vote             distributed_lion_majority_vote,  ..._one_bit,
@@ -19,8 +21,9 @@
 
 A constructor takes a `Plan`, what it must know of the run, and the fields of
 `config.optimizer` as keyword arguments; `**inner` are those of AdamW, which
-makes all local steps, `**step` those of the step that follows a vote. Whatever
-decays, does so where `Plan.decay_mask` says.
+makes all local steps, `**outer` those and the ones of sign momentum, `**step`
+those of the step that follows a vote. Whatever decays, does so where
+`Plan.decay_mask` says.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -119,6 +122,15 @@ def adamw(plan: Plan, **inner: Any) -> optax.GradientTransformation:
   """AdamW on the mean gradient, whose norm is clipped."""
   local, _ = _adamw(plan, **inner)
   return optax.chain(sm.aggregate_by_mean(AXIS), local)
+
+
+def adamw_quantized(
+  plan: Plan, bits: int, **inner: Any
+) -> optax.GradientTransformation:
+  """The same on gradients and a mean in 8, 4 or 2 bits."""
+  local, _ = _adamw(plan, **inner)
+  mean = sm.aggregate_by_quantized_mean(AXIS, bits, seed=plan.seed)
+  return optax.chain(mean, local)
 
 
 def lion(
@@ -331,6 +343,7 @@ def diloco(
 def _distributed_sign_momentum(
   aggregation: str,
   error_feedback: bool,
+  bits: int | None,
   plan: Plan,
   outer_learning_rate: float,
   outer_b1: float,
@@ -353,11 +366,20 @@ def _distributed_sign_momentum(
     mask=plan.decay_mask,
     seed=plan.seed,
     error_feedback=error_feedback,
+    bits=bits,
   )
+
+
+def distributed_sign_momentum_quantized(
+  plan: Plan, bits: int, **outer: Any
+) -> optax.GradientTransformation:
+  """Sharded, with displacements in 8, 4 or 2 bits: with 4, 4 + 1 a round."""
+  return _distributed_sign_momentum('sharded_mean', False, bits, plan, **outer)
 
 
 METHODS: dict[str, Callable[..., optax.GradientTransformation]] = {
   'adamw': adamw,
+  'adamw_quantized': adamw_quantized,
   'lion': lion,
   'distributed_lion_majority_vote': functools.partial(
     _distributed_lion, 'majority_vote'
@@ -380,16 +402,17 @@ METHODS: dict[str, Callable[..., optax.GradientTransformation]] = {
   'lookahead': lookahead,
   'diloco': diloco,
   'distributed_sign_momentum': functools.partial(
-    _distributed_sign_momentum, 'mean', False
+    _distributed_sign_momentum, 'mean', False, None
   ),
   'distributed_sign_momentum_sharded': functools.partial(
-    _distributed_sign_momentum, 'sharded_mean', False
+    _distributed_sign_momentum, 'sharded_mean', False, None
   ),
+  'distributed_sign_momentum_quantized': distributed_sign_momentum_quantized,
   'distributed_sign_momentum_one_bit': functools.partial(
-    _distributed_sign_momentum, 'majority_vote', False
+    _distributed_sign_momentum, 'majority_vote', False, None
   ),
   'distributed_sign_momentum_one_bit_feedback': functools.partial(
-    _distributed_sign_momentum, 'majority_vote', True
+    _distributed_sign_momentum, 'majority_vote', True, None
   ),
 }
 
@@ -442,7 +465,8 @@ def _averaged(
 
 def _fields(constructor: Callable) -> list[str]:
   """Returns the keyword arguments of a constructor, the passed on included."""
-  passed_on = {'inner': _adamw, 'step': _step}
+  sign_momentum = METHODS['distributed_sign_momentum']
+  passed_on = {'inner': _adamw, 'outer': sign_momentum, 'step': _step}
   names = []
   for parameter in list(inspect.signature(constructor).parameters.values())[1:]:
     if parameter.kind is inspect.Parameter.VAR_KEYWORD:

@@ -25,10 +25,17 @@ from typing import Any
 
 import ml_collections
 
-from experiments import entry, errors, interrupts, loop, outcomes, settings
+from experiments import (
+  entry,
+  errors,
+  interrupts,
+  loop,
+  outcomes,
+  processors,
+  settings,
+)
 
 _LOG = 'train.log'
-_ONE_THREAD = '--xla_cpu_multi_thread_eigen=false'
 _SECONDS_BETWEEN_LOOKS = 1.0
 
 
@@ -57,7 +64,8 @@ def train(task: Task) -> None:
   Raises:
     UserError: for a mistake in the config, the directory or the devices.
   """
-  _pin(task.processors)
+  processors.pin(os.getpid(), task.processors)
+  os.environ |= processors.environment(task.processors)
   task.folder.mkdir(parents=True, exist_ok=True)
   _print_into(task.folder / _LOG)
   entry.quiet()
@@ -100,7 +108,7 @@ class Crew:
       # Devices are counted and memory is freed once for each process.
       max_tasks_per_child=1,
     )
-    self._free = _shares(jobs)
+    self._free = processors.shares(jobs)
     self._busy: dict[futures.Future, tuple[settings.Run, Task]] = {}
 
   def __enter__(self) -> 'Crew':
@@ -255,23 +263,6 @@ def _time(results: outcomes.Results, left: dict[str, int], jobs: int) -> str:
   speed = sum(s.tokens for s in known) / sum(s.seconds for s in known)
   hours, minutes = divmod(math.ceil(tokens / speed / jobs / 60), 60)
   return f', about {hours} h {minutes} min'
-
-
-def _shares(jobs: int) -> list[tuple[int, ...]]:
-  """The processors of each job, empty where processes cannot be tied to any."""
-  if not hasattr(os, 'sched_getaffinity'):
-    return [()] * jobs
-  processors = sorted(os.sched_getaffinity(0))
-  return [tuple(processors[i % len(processors) :: jobs]) for i in range(jobs)]
-
-
-def _pin(processors: tuple[int, ...]) -> None:
-  """Ties this process to processors, before it has started threads."""
-  if processors:
-    os.sched_setaffinity(0, processors)
-  if len(processors) == 1:
-    flags = f'{os.environ.get("XLA_FLAGS", "")} {_ONE_THREAD}'
-    os.environ['XLA_FLAGS'] = flags.strip()
 
 
 def _print_into(path: pathlib.Path) -> None:

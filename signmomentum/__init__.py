@@ -34,15 +34,16 @@ named ``aggregate_by_*`` communicate, over the named axis of the workers::
   )
 
 The modules, from the bottom: ``arguments`` (checks), ``draws`` (random
-numbers); ``bits``, ``signs`` (packed arrays); ``trees``, ``messages`` (a tree
-as one bucket, a bucket as messages); ``collectives`` (the only one that
-communicates); ``aggregator`` and its kinds ``aggregate``, ``votes``,
+numbers); ``bits``, ``signs``, ``levels`` (packed arrays); ``trees``,
+``messages`` (a tree as one bucket, a bucket as messages); ``collectives`` (the
+only one that communicates), ``parts`` (of each leaf one for each worker);
+``aggregator`` and its kinds ``aggregate``, ``quantized``, ``votes``,
 ``ternary``, ``sparse`` and ``sharding`` (what goes to other workers);
 ``momentum``, ``compress``, ``feedback``, ``averaging`` and ``outer`` (other
 optax transformations); ``local_steps`` (inner times outer); ``layout``,
 ``workers`` (what differs between workers, executors); ``optimizers``,
-``compressed_sgd`` (the published methods). Beside them ``hlo`` and ``wire``
-read what a compiled program sends.
+``compressed_sgd`` (the published methods). Beside them ``hlo``, ``links`` and
+``wire`` read what a compiled program sends, and how long it takes.
 """
 
 from signmomentum import wire
@@ -75,6 +76,7 @@ from signmomentum.outer import (
   signed_slowmo,
   slowmo,
 )
+from signmomentum.quantized import aggregate_by_quantized_mean
 from signmomentum.sharding import shard_over_workers
 from signmomentum.sparse import aggregate_by_top_k
 from signmomentum.ternary import aggregate_by_ternary_mean
@@ -90,6 +92,7 @@ __all__ = (
   'Workers',
   'aggregate_by_majority_vote',
   'aggregate_by_mean',
+  'aggregate_by_quantized_mean',
   'aggregate_by_sign_mean',
   'aggregate_by_ternary_mean',
   'aggregate_by_top_k',

@@ -2,29 +2,31 @@
 
 Each takes this worker's updates and returns what all workers agree on:
 
-==============================  =====================  ======================
-factory                         result                 bits up / down
-==============================  =====================  ======================
-``aggregate_by_mean``           mean                   32 / 32
-``aggregate_by_majority_vote``  sign of sum of signs   1 / 1
-``aggregate_by_sign_mean``      mean of signs          1 / ceil(log2(n + 1))
-``aggregate_by_ternary_mean``   mean of -s, 0, s       2 / ceil(log2(2 n + 1))
-``aggregate_by_top_k``          mean of the largest    64 k to all others
-==============================  =====================  ======================
+===============================  =====================  ======================
+factory                          result                 bits up / down
+===============================  =====================  ======================
+``aggregate_by_mean``            mean                   32 / 32, or 16 / 16
+``aggregate_by_quantized_mean``  mean, rounded          8, 4 or 2 / the same
+``aggregate_by_majority_vote``   sign of sum of signs   1 / 1
+``aggregate_by_sign_mean``       mean of signs          1 / ceil(log2(n + 1))
+``aggregate_by_ternary_mean``    mean of -s, 0, s       2 / ceil(log2(2 n + 1))
+``aggregate_by_top_k``           mean of the largest    64 k to all others
+===============================  =====================  ======================
 
 Every ``update`` takes the extra argument ``present``, a boolean scalar of each
 worker: the result is over those present, and zero if nobody is. (What follows
 in a chain, such as decay, then still acts; the methods in ``optimizers`` hold
 everything. An absent worker's own momentum goes on either way.)
 
-The mean is here; ``votes``, ``ternary`` and ``sparse`` have the others.
+The mean is here; ``quantized``, ``votes``, ``ternary`` and ``sparse`` have the
+others.
 """
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from signmomentum import aggregator, collectives, trees
+from signmomentum import aggregator, collectives, parts, trees
 
 
 def aggregate_by_mean(
@@ -33,9 +35,16 @@ def aggregate_by_mean(
 ) -> aggregator.Aggregator:
   r"""Mean over workers: :math:`\Delta = \frac{1}{n} \sum_i u_i`.
 
+  Numbers of 16 bits, of such a ``wire_dtype`` or of leaves that are bf16 or f16
+  themselves, take two hops: to an owner of a part of each leaf and, once it has
+  added up in f32, from there to all. They are rounded when sent, and their mean
+  is: twice, whatever the number of workers. That is one ``all_to_all`` and one
+  ``all_gather`` of ``16 (n - 1) / n`` bits for each parameter, on every
+  backend; wider ones take an all-reduce of ``64 (n - 1) / n`` bits or more.
+
   Args:
     axis_name: the axis of the workers.
-    wire_dtype: floating dtype in which updates travel and are summed, such as
+    wire_dtype: floating dtype in which updates travel, such as
       ``jnp.bfloat16``; None: their own.
 
   Returns:
@@ -68,27 +77,48 @@ def aggregate_by_mean(
     collectives.require_own(updates, axis_name, 'aggregate_by_mean')
     aggregator.require_scalar(present, 'aggregate_by_mean')
     number = aggregator.number_present(present, axis_name)
-    here = [aggregator.if_present(leaf, present) for leaf in leaves]
+    sent = [
+      aggregator.if_present(leaf, present).astype(wire_dtype or leaf.dtype)
+      for leaf in leaves
+    ]
+    means = iter(_means_of_narrow(sent, number, axis_name))
+    results = [
+      next(means)
+      if collectives.is_narrow(message.dtype)
+      else _mean(message, number, axis_name)
+      for message in sent
+    ]
 
-    def mean(leaf):
-      # bf16 does not hold every number of workers: divide in f32 at least
-      wide = jnp.promote_types(leaf.dtype, jnp.float32)
-      divisor = jnp.asarray(number, wide)
-      wire, sent = wire_dtype or leaf.dtype, leaf
-      if jnp.finfo(wire).maxexp < jnp.finfo(jnp.float32).maxexp:
-        # f16: the sum of many workers may be too large where the mean is not
-        sent, divisor = leaf.astype(wide) / divisor, jnp.ones_like(divisor)
-      summed = collectives.total(sent.astype(wire), axis_name)
-      return (summed.astype(wide) / divisor).astype(leaf.dtype)
-
-    def sent():
+    def in_own_dtype(arrays):
       return rebuild(
         [
-          leaf.astype(wire_dtype or leaf.dtype).astype(leaf.dtype)
-          for leaf in here
+          array.astype(leaf.dtype)
+          for array, leaf in zip(arrays, leaves, strict=True)
         ]
       )
 
-    return rebuild([mean(leaf) for leaf in here]), sent, state
+    return in_own_dtype(results), lambda: in_own_dtype(sent), state
 
   return aggregator.make(optax.init_empty_state, exchange)
+
+
+def _mean(
+  message: jax.Array,
+  number: int | jax.Array,
+  axis_name: collectives.AxisName,
+) -> jax.Array:
+  total = collectives.total(message, axis_name)
+  return total / jnp.asarray(number, total.dtype)
+
+
+def _means_of_narrow(
+  messages: list[jax.Array],
+  number: int | jax.Array,
+  axis_name: collectives.AxisName,
+) -> list[jax.Array]:
+  """Means of those messages that are narrow."""
+  narrow = [leaf for leaf in messages if collectives.is_narrow(leaf.dtype)]
+  n = collectives.worker_count(axis_name)
+  rows = [parts.rows(leaf, n) for leaf in narrow]
+  joined = parts.join(parts.mean(rows, number, axis_name), axis_name)
+  return list(map(parts.whole, joined, narrow))

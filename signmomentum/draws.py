@@ -101,3 +101,45 @@ def randomized_sign(
   otherwise = jnp.where(heads, 1, -1) if support == 'two_point' else 0
   signs = jnp.where(counts | (wide == 0), jnp.sign(wide), otherwise)
   return jnp.where(jnp.isnan(wide), wide, signs).astype(value.dtype)
+
+
+def words(key: jax.Array, counter: jax.Array, number: int) -> list[jax.Array]:
+  """Draws a few words of 32 random bits for each value of a counter.
+
+  Threefry-2x32 with all 20 rounds, as in ``jax.random.bits``, but written out
+  element by element: the compiler fuses it with what the words are for, where
+  it would else fill memory with them. On CPU that is four to eight times as
+  fast.
+
+  Args:
+    key: random key.
+    counter: uint32, one value for each place.
+    number: words for each place.
+
+  Returns:
+    arrays like ``counter``.
+
+  References:
+    Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011
+
+  Example:
+    >>> import jax.numpy as jnp
+    >>> from signmomentum import draws
+    >>> draws.words(draws.key(0), jnp.zeros(1, jnp.uint32), 2)
+    [Array([1797259609], dtype=uint32), Array([2579123966], dtype=uint32)]
+  """
+  first, second = jax.random.key_data(key)
+  keys = first, second, first ^ second ^ np.uint32(0x1BD11BDA)
+  drawn = []
+  for block in range(-(-number // 2)):
+    a = counter + keys[0]
+    b = np.uint32(block) + jnp.broadcast_to(keys[1], counter.shape)
+    for turn in range(5):
+      for distance in ((13, 15, 26, 6), (17, 29, 16, 24))[turn % 2]:
+        a += b
+        b = b << np.uint32(distance) | b >> np.uint32(32 - distance)
+        b ^= a
+      a += keys[(turn + 1) % 3]
+      b += keys[(turn + 2) % 3] + np.uint32(turn + 1)
+    drawn += [a, b]
+  return drawn[:number]

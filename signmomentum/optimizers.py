@@ -15,6 +15,7 @@ from signmomentum import (
   feedback,
   momentum,
   outer,
+  quantized,
   sharding,
   votes,
 )
@@ -182,6 +183,7 @@ def distributed_sign_momentum(
   zeros: str = 'block',
   seed: int = 0,
   error_feedback: bool = False,
+  bits: int | None = None,
 ) -> optax.GradientTransformationExtraArgs:
   r"""Distributed Sign Momentum: local steps joined by a global sign step.
 
@@ -197,7 +199,9 @@ def distributed_sign_momentum(
   instead of 64 bits for each parameter and round, and each worker holds
   :math:`1/n` of the outer momentum (see :func:`shard_over_workers`). With
   ``aggregation='majority_vote'`` the outer momentum is each worker's own and
-  the signs are voted on: two bits for each parameter and round.
+  the signs are voted on: two bits for each parameter and round. With ``bits`` a
+  mean is one of rounded numbers, right in expectation:
+  ``aggregation='sharded_mean', bits=4`` takes five bits.
 
   Args:
     inner: any optimizer, such as ``optax.adamw(learning_rate)``.
@@ -214,16 +218,19 @@ def distributed_sign_momentum(
     mask: which leaves the outer step decays; None: all, as the authors' code.
     zeros: with the vote, what a zero sends, see
       :func:`aggregate_by_majority_vote`.
-    seed: with the vote, of the coins.
+    seed: with the vote or with ``bits``, of the coins.
     error_feedback: with the vote, what it loses is added in the next round, see
       :func:`with_error_feedback`.
+    bits: with a mean, 8, 4 or 2: what an element takes on the wire, both ways
+      (see :func:`aggregate_by_quantized_mean`) or, of ``'sharded_mean'``, on
+      its way to its owner; None: all it has.
 
   Returns:
     the transformation, see :func:`local_steps`.
 
   Raises:
-    ValueError: ``aggregation`` or ``sync_every`` is not allowed, or
-      ``error_feedback`` is without a vote.
+    ValueError: ``aggregation``, ``sync_every`` or ``bits`` is not allowed,
+      ``error_feedback`` is without a vote, or ``bits`` with one.
 
   Example:
     >>> import optax
@@ -243,15 +250,23 @@ def distributed_sign_momentum(
       f"{who}: error_feedback needs aggregation='majority_vote': a mean loses"
       ' nothing on the wire that could be fed back.'
     )
+  if bits is not None and aggregation == 'majority_vote':
+    raise ValueError(
+      f"{who}: bits={bits} needs aggregation='mean' or 'sharded_mean': a vote"
+      ' takes one bit.'
+    )
   decayed = outer.decayed_step(outer_learning_rate, weight_decay, mask)
   if aggregation == 'mean':
     step = optax.chain(
-      aggregate.aggregate_by_mean(axis_name),
+      aggregate.aggregate_by_mean(axis_name)
+      if bits is None
+      else quantized.aggregate_by_quantized_mean(axis_name, bits, seed=seed),
       outer.sign_momentum(outer_learning_rate, b1, b2, weight_decay, mask),
     )
   elif aggregation == 'sharded_mean':
     sign = optax.scale_by_lion(b1, b2)
-    step = optax.chain(sharding.shard_over_workers(sign, axis_name), *decayed)
+    sharded = sharding.shard_over_workers(sign, axis_name, bits=bits, seed=seed)
+    step = optax.chain(sharded, *decayed)
   else:
     vote = votes.aggregate_by_majority_vote(axis_name, zeros, seed)
     step = optax.chain(

@@ -1,10 +1,11 @@
 """An outer rule of which every worker does its share, and holds its share."""
 
+import functools
 import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from signmomentum import (
@@ -12,6 +13,9 @@ from signmomentum import (
   arguments,
   bits,
   collectives,
+  levels,
+  parts,
+  quantized,
   signs,
   trees,
 )
@@ -19,10 +23,20 @@ from signmomentum import (
 _GATHERS = ('signs', 'full')
 
 
+class ShardOverWorkersState(NamedTuple):
+  """State of :func:`shard_over_workers` where messages are drawn."""
+
+  count: jax.Array  # steps; shape=(), dtype=jnp.int32
+  inner: optax.OptState
+
+
 def shard_over_workers(
   tx: optax.GradientTransformation,
   axis_name: collectives.AxisName,
   gather: str = 'signs',
+  bits: int | None = None,
+  block_size: int = 128,
+  seed: int = 0,
 ) -> optax.GradientTransformationExtraArgs:
   r"""Runs an outer rule on the mean update, each worker on a part of it.
 
@@ -30,7 +44,8 @@ def shard_over_workers(
   :math:`1/n` of the state of ``tx``:
 
   1. workers send each owner its part of their updates, and the owner takes the
-     mean: ``32 (n - 1) / n`` bits for each parameter;
+     mean: ``32 (n - 1) / n`` bits for each parameter, or with ``bits`` only
+     ``(bits + 16 / block_size) (n - 1) / n``;
   2. the owner runs ``tx`` on its part;
   3. the results go to everybody: as they are, for another ``32 (n - 1) / n``
      bits (``gather='full'``), or their signs, for ``(n - 1) / n`` bits
@@ -50,6 +65,10 @@ def shard_over_workers(
       optax.scale_by_learning_rate(1.0),
     )
 
+  With ``bits`` each update is rounded at random to so few, as on the first hop
+  of :func:`aggregate_by_quantized_mean`; the mean, right in expectation, is not
+  rounded again. With ``bits=4`` the same outer step is for 5 bits in all.
+
   ``tx`` sees parameters and updates as vectors of a part of each leaf, so it
   must treat every element by itself: no norms, no factors, no masks by shape.
 
@@ -60,14 +79,19 @@ def shard_over_workers(
     tx: an elementwise optimizer.
     axis_name: the axis of the workers.
     gather: ``'signs'`` or ``'full'``.
+    bits: 8, 4 or 2, of an element on its way to its owner; None: all it has.
+    block_size: with ``bits``, elements that share a scale.
+    seed: with ``bits``, of the draws.
 
   Returns:
     the transformation, which aggregates: it takes the place of
     ``aggregate_by_mean`` and what follows. Its ``update`` takes ``present``.
 
   Raises:
-    ValueError: ``gather`` is unknown; in ``update``: the updates are the same
-      on every worker already (see :func:`as_local`).
+    ValueError: ``gather`` or ``bits`` is unknown, ``block_size`` below 1 or
+      ``seed`` below 0; in ``update``: the updates are the same on every worker
+      already (see :func:`as_local`).
+    TypeError: ``bits``, ``block_size`` or ``seed`` is not an int.
     NameError: ``init`` or ``update`` runs where there is no such axis.
 
   Example:
@@ -87,6 +111,8 @@ def shard_over_workers(
   """
   who = 'shard_over_workers'
   arguments.require_one_of(who, 'gather', gather, _GATHERS)
+  arguments.require_int(who, 'seed', seed, least=0)
+  form = None if bits is None else quantized.make_format(who, bits, block_size)
   tx = optax.with_extra_args_support(tx)
 
   def own_parts(tree):
@@ -94,11 +120,11 @@ def shard_over_workers(
     leaves, rebuild = trees.split(tree)
     n = collectives.worker_count(axis_name)
     worker = collectives.worker_index(axis_name)
-    return rebuild([_rows(leaf, n)[worker] for leaf in leaves])
+    return rebuild([parts.rows(leaf, n)[worker] for leaf in leaves])
 
   def init_fn(params):
     try:
-      return tx.init(own_parts(params))
+      inner = tx.init(own_parts(params))
     except NameError as error:
       error.add_note(
         f'shard_over_workers: init must know how many workers share the state.'
@@ -106,91 +132,93 @@ def shard_over_workers(
         ' is bound, inside shard_map.'
       )
       raise
+    if form is None:
+      return inner
+    return ShardOverWorkersState(jnp.zeros([], jnp.int32), inner)
 
   def update_fn(updates, state, params=None, *, present=None, **extra_args):
     leaves, rebuild = trees.split(updates)
     collectives.require_own(updates, axis_name, who)
     aggregator.require_scalar(present, who)
     n = collectives.worker_count(axis_name)
-    number = aggregator.number_present(present, axis_name)
-    here = [aggregator.if_present(leaf, present) for leaf in leaves]
-    means = _mean_parts([_rows(leaf, n) for leaf in here], number, axis_name)
-    steps, new_state = tx.update(
+    rows = [
+      parts.rows(aggregator.if_present(leaf, present), n) for leaf in leaves
+    ]
+    if form is None:
+      number = aggregator.number_present(present, axis_name)
+      means, inner = parts.mean(rows, number, axis_name), state
+    else:
+      key, _ = quantized.keys(seed, state.count, axis_name)
+      means = _mean_of_levels(form, rows, key, present, axis_name)
+      inner = state.inner
+    steps, inner = tx.update(
       rebuild(means),
-      state,
+      inner,
       None if params is None else own_parts(params),
       present=present,
       **extra_args,
     )
-    parts, rebuild_steps = trees.split(steps)
-    join = _join_signs if gather == 'signs' else _join
+    own, rebuild_steps = trees.split(steps)
+    join = _join_signs if gather == 'signs' else parts.join
     whole = [
-      rows.reshape(-1)[: leaf.size].reshape(leaf.shape)
-      for rows, leaf in zip(join(parts, axis_name), leaves, strict=True)
+      parts.whole(joined, leaf)
+      for joined, leaf in zip(join(own, axis_name), leaves, strict=True)
     ]
-    return rebuild_steps(whole), new_state
+    if form is None:
+      return rebuild_steps(whole), inner
+    count = optax.safe_increment(state.count)
+    return rebuild_steps(whole), ShardOverWorkersState(count, inner)
 
   return optax.GradientTransformationExtraArgs(init_fn, update_fn)
 
 
-def _rows(leaf: jax.Array, n: int) -> jax.Array:
-  """A row of a leaf for each of n workers; zeros fill up the last one."""
-  width = -(-leaf.size // n)
-  flat = jnp.pad(leaf.reshape(-1), (0, n * width - leaf.size))
-  return flat.reshape(n, width)
-
-
-def _mean_parts(
-  rows: list[jax.Array],
-  number: int | jax.Array,
+def _mean_of_levels(
+  form: levels.Format,
+  rows_NxW: list[jax.Array],
+  key: jax.Array,
+  present: jax.typing.ArrayLike | None,
   axis_name: collectives.AxisName,
 ) -> list[jax.Array]:
-  """The mean over workers of this worker's row of each leaf."""
+  """The mean of this worker's row of each leaf, of levels that are sent."""
+  n = collectives.worker_count(axis_name)
+  widths = [row.shape[1] for row in rows_NxW]
+  if not sum(widths):
+    return [row[0] for row in rows_NxW]
+  dtype = jnp.result_type(jnp.float32, *rows_NxW)
+  fill = functools.partial(_filled, dtype=dtype)
+  joint = jnp.concatenate([fill(row, form.block_size) for row in rows_NxW], 1)
+  blocks = fill(joint, form.group * form.block_size)
+  blocks = blocks.reshape(-1, form.group, form.block_size)
+  said = jax.tree.map(
+    lambda x: x.reshape(n, -1, x.shape[1]), form.encode(blocks, key)
+  )
+  mean = quantized.mean_of_share(form, said, dtype, present, axis_name)
+  filled = [-(-width // form.block_size) * form.block_size for width in widths]
+  means = parts.apart(mean.reshape(-1)[: sum(filled)], filled)
+  return [
+    part[:width].astype(row.dtype)
+    for part, width, row in zip(means, widths, rows_NxW, strict=True)
+  ]
 
-  def mean(message):
-    # A sum of what has arrived is the same on every backend, and what some of
-    # them make of a reduce-scatter is an all-reduce.
-    arrived = collectives.exchange(message, axis_name)
-    wide = jnp.promote_types(message.dtype, jnp.float32)
-    total = jnp.sum(arrived.astype(wide), axis=0)
-    return (total / jnp.asarray(number, wide)).astype(message.dtype)
 
-  return _by_dtype(mean, rows)
-
-
-def _join(
-  parts: list[jax.Array], axis_name: collectives.AxisName
-) -> list[jax.Array]:
-  """The rows ``[n, width]`` of which each worker has one."""
-  return _by_dtype(lambda x: collectives.gather(x, axis_name), parts)
-
-
-def _by_dtype(fn, arrays: list[jax.Array]) -> list[jax.Array]:
-  """Applies a function to all arrays of a dtype at once, side by side."""
-  results: dict[int, jax.Array] = {}
-  for dtype in dict.fromkeys(array.dtype for array in arrays):
-    places = [i for i, array in enumerate(arrays) if array.dtype == dtype]
-    widths = [arrays[i].shape[-1] for i in places]
-    joint = fn(jnp.concatenate([arrays[i] for i in places], axis=-1))
-    results |= zip(places, _split(joint, widths), strict=True)
-  return [results[i] for i in range(len(arrays))]
+def _filled(rows_NxW: jax.Array, multiple: int, dtype: jnp.dtype) -> jax.Array:
+  fill = -rows_NxW.shape[1] % multiple
+  return jnp.pad(rows_NxW.astype(dtype), ((0, 0), (0, fill)))
 
 
 def _join_signs(
-  parts: list[jax.Array], axis_name: collectives.AxisName
+  own: list[jax.Array], axis_name: collectives.AxisName
 ) -> list[jax.Array]:
   """The same of their signs, packed on the way."""
   # Blocks of zeros should not straddle leaves: first those that fill blocks.
-  order = sorted(
-    range(len(parts)), key=lambda i: parts[i].size % signs.BLOCK != 0
-  )
-  sizes = [parts[i].size for i in order]
+  order = sorted(range(len(own)), key=lambda i: own[i].size % signs.BLOCK != 0)
+  sizes = [own[i].size for i in order]
   size = sum(sizes)
   if not size:
     n = collectives.worker_count(axis_name)
-    return [jnp.zeros((n, 0), part.dtype) for part in parts]
+    return [jnp.zeros((n, 0), part.dtype) for part in own]
   columns = min(signs.BLOCK, math.ceil(size / bits.WORD))
-  sign = jnp.concatenate([jnp.sign(parts[i]).astype(jnp.int8) for i in order])
+  sign = jnp.concatenate([jnp.sign(own[i]).astype(jnp.int8) for i in order])
   # what fills up counts as not zero, like most of what is there
   fill = -size % (bits.WORD * columns)
   grid = jnp.pad(sign, (0, fill), constant_values=1).reshape(-1, columns)
@@ -213,10 +241,5 @@ def _join_signs(
     return signs.decode(tally, 1, jnp.int8).reshape(-1)
 
   rows = jax.vmap(decode)(first[..., :columns], mask)
-  whole = dict(zip(order, _split(rows[:, :size], sizes), strict=True))
-  return [whole[i].astype(part.dtype) for i, part in enumerate(parts)]
-
-
-def _split(joint: jax.Array, widths: list[int]) -> list[jax.Array]:
-  """What lies side by side in the last axis, apart."""
-  return jnp.split(joint, np.cumsum(widths)[:-1], axis=-1)
+  whole = dict(zip(order, parts.apart(rows[:, :size], sizes), strict=True))
+  return [whole[i].astype(part.dtype) for i, part in enumerate(own)]

@@ -269,6 +269,45 @@ def test_a_bf16_wire_rounds_what_travels():
   np.testing.assert_array_equal(result, [1.0])
 
 
+@pytest.mark.parametrize(
+  'wire_dtype, dtype',
+  [
+    (jnp.bfloat16, jnp.float32),
+    (jnp.float16, jnp.float32),
+    (None, jnp.bfloat16),
+    (None, jnp.float16),
+  ],
+)
+def test_16_bits_are_sent_as_16_bits(wire_dtype, dtype):
+  tx = sm.aggregate_by_mean('workers', wire_dtype)
+  n, params = 4, {str(i): jnp.zeros(i, dtype) for i in range(100)}
+  mesh = jax.make_mesh(
+    (n,), ('workers',), (jax.sharding.AxisType.Auto,), devices=jax.devices()[:n]
+  )
+  run = jax.shard_map(
+    lambda updates: tx.update(sm.as_local(updates), tx.init(updates))[0],
+    mesh=mesh,
+    in_specs=jax.P(),
+    out_specs=jax.P(),
+  )
+  compiled = jax.jit(run).lower(params).compile()
+  found = sm.wire.collectives(compiled)
+  assert [c.kind for c in found] == ['all-to-all', 'all-gather']
+  sent = 2 * 16 * sum(-(-i // n) for i in range(100)) * (n - 1)
+  assert 8 * sum(c.sent_bytes for c in found) == sent
+
+
+@pytest.mark.parametrize('wire_dtype', [None, jnp.bfloat16])
+def test_16_bits_are_added_up_in_f32(wire_dtype):
+  """Nothing but the mean is rounded: bf16 has these numbers, not their sum."""
+  numbers = np.random.default_rng(0).integers(-255, 256, (7, 1000))
+  updates = numbers.astype(np.float32 if wire_dtype else jnp.bfloat16)
+  result = _aggregate(sm.aggregate_by_mean('workers', wire_dtype), updates)
+  mean = (numbers.sum(axis=0) / np.float32(7)).astype(np.float32)
+  expected = mean.astype(jnp.bfloat16).astype(np.float32)
+  np.testing.assert_array_equal(result.astype(np.float32), expected)
+
+
 def test_bad_arguments_are_refused_when_built():
   for vote in VOTES:
     with pytest.raises(ValueError, match="'block', 'coin', 'exact'"):

@@ -338,6 +338,32 @@ def sent_as_sharded_mean(n):
   }
 
 
+def sent_as_quantized(bits, block_size, n):
+  """The words of groups of blocks and, for two blocks, a word of scales."""
+  group, groups, joint = 32 // bits, 0, 0
+  for shape in problem.SHAPES.values():
+    blocks = math.ceil(math.prod(shape) / block_size)
+    if blocks >= 32 * group:
+      groups += math.ceil(blocks / group)
+    else:
+      joint += blocks
+  groups = math.ceil((groups + math.ceil(joint / group)) / n)
+  sent = 32 * groups * (block_size + group // 2) * (n - 1)
+  return {('all-to-all', 'u32'): sent, ('all-gather', 'u32'): sent}
+
+
+def sent_as_quantized_sharded_mean(bits, block_size, n):
+  group = 32 // bits
+  blocks = sum(
+    math.ceil(math.ceil(math.prod(shape) / n) / block_size)
+    for shape in problem.SHAPES.values()
+  )
+  words = math.ceil(blocks / group) * (block_size + group // 2)
+  sent = sent_as_sharded_mean(n)
+  del sent['all-to-all', 'f32']
+  return sent | {('all-to-all', 'u32'): 32 * words * (n - 1)}
+
+
 WIRES = {
   'mean': sent_as_mean,
   'majority_vote': sent_as_majority,
@@ -347,6 +373,10 @@ WIRES = {
   'top_k': functools.partial(sent_as_top_k, (0.3,)),
   'top_k_in_stages': functools.partial(sent_as_top_k, (0.25, 0.0625, 0.02)),
   'sharded_mean': sent_as_sharded_mean,
+  'quantized': functools.partial(sent_as_quantized, 4, 8),
+  'quantized_sharded_mean': functools.partial(
+    sent_as_quantized_sharded_mean, 4, 128
+  ),
 }
 
 

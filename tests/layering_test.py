@@ -17,19 +17,20 @@ EVERYTHING = [
 
 # From the bottom up. A module imports from lower rows only.
 LAYERS = (
-  ('arguments', 'bits', 'draws'),
-  ('signs',),
+  ('arguments', 'kernels'),
+  ('bits', 'draws'),
+  ('signs', 'levels'),
   ('trees', 'messages', 'collectives'),
-  ('aggregator',),
-  ('aggregate', 'votes', 'sparse', 'feedback', 'sharding', 'averaging')
+  ('aggregator', 'parts'),
+  ('aggregate', 'quantized', 'votes', 'sparse', 'feedback', 'averaging')
   + ('momentum', 'compress', 'outer', 'layout'),
-  ('ternary',),
+  ('ternary', 'sharding'),
   ('local_steps', 'workers'),
   ('optimizers', 'compressed_sgd'),
 )
 LEVEL = {name: level for level, row in enumerate(LAYERS) for name in row}
 # Compiled programs are read beside the layers, on top of the bottom one.
-LEVEL |= {'hlo': 0, 'wire': 1}
+LEVEL |= {'hlo': 0, 'links': 0, 'wire': 1}
 LEVEL['__init__'] = len(LAYERS)
 
 DEPENDENCIES = {'jax', 'optax', 'numpy', 'signmomentum'}

@@ -128,6 +128,87 @@ def dice(seed):
   return throw
 
 
+class Rounding:
+  """The library's blocks, and its draws to round them, for the reference.
+
+  Args:
+    bits: of a level.
+    block_size: elements in a block.
+    sharded: whether a worker's part is one of each leaf, not of all of them.
+    seed: of the draws.
+  """
+
+  def __init__(self, bits, block_size=128, sharded=False, seed=0):
+    self.group, self.block_size = 32 // bits, block_size
+    self.sharded, self.seed = sharded, seed
+
+  def blocks(self, number, n):
+    return [block for block in self._rows(number, n) if block.stop]
+
+  def up(self, worker, t, number, n):
+    rows = self._rows(number, n)
+    key, _ = jax.random.split(draws.key(self.seed, t, worker))
+    return self._uniform(key, rows, number)
+
+  def down(self, t, number, n):
+    rows = self._rows(number, n)
+    share = self.group * math.ceil(len(rows) / self.group / n)
+    result = np.zeros(number)
+    for owner in range(n):
+      own = rows[owner * share : (owner + 1) * share]
+      _, key = jax.random.split(draws.key(self.seed, t, owner))
+      result += self._uniform(key, own, number)
+    return result
+
+  def _rows(self, number, n):
+    """Slices in the order of rows of the grid; what fills up is empty."""
+    rows, joint = [], []
+    if self.sharded:
+      for worker in range(n):
+        for leaf in layers(number):
+          width = math.ceil((leaf.stop - leaf.start) / n)
+          start = min(leaf.start + worker * width, leaf.stop)
+          end = min(start + width, leaf.stop)
+          cut = self._cut(slice(start, end))
+          rows += cut + [slice(0, 0)] * (
+            math.ceil(width / self.block_size) - len(cut)
+          )
+        self._fill(rows)
+      return rows
+    for leaf in layers(number):
+      cut = self._cut(leaf)
+      if len(cut) >= 32 * self.group:
+        rows += cut
+        self._fill(rows)
+      else:
+        joint += cut
+    rows += joint
+    self._fill(rows)
+    return rows
+
+  def _cut(self, part):
+    return [
+      slice(start, min(start + self.block_size, part.stop))
+      for start in range(part.start, part.stop, self.block_size)
+    ]
+
+  def _fill(self, rows):
+    rows += [slice(0, 0)] * (-len(rows) % self.group)
+
+  def _uniform(self, key, rows, number):
+    groups = len(rows) // self.group
+    counter = jnp.arange(groups * self.block_size, dtype=jnp.uint32)
+    words = np.stack(draws.words(key, counter, self.group // 4))
+    result = np.zeros(number)
+    for i, block in enumerate(rows):
+      group, place = divmod(i, self.group)
+      word = words[place // 4].reshape(-1, self.block_size)[group]
+      by = np.uint32(8 * (place % 4))
+      turned = word << by | word >> (np.uint32(32) - by) if by else word
+      result[block] = turned[: block.stop - block.start] / 2**32
+    return result
+
+
 # Runs.
 
 

@@ -88,6 +88,7 @@ VOTES = [
   for kind in ('majority_vote', 'sign_mean')
   for zeros in signs.ZEROS
 ]
+QUANTIZED = [('quantized_mean', (bits,)) for bits in (8, 4, 2)]
 # of how many kinds the numbers of a leaf are
 PALETTES = st.lists(
   st.sampled_from(
@@ -151,6 +152,36 @@ def check_mean(result_D, x_NxD, present_N):
   assert np.all(np.abs(result[finite] - truth[finite]) <= error[finite])
 
 
+def check_quantized_mean(result_D, bits, x_NxD, present_N):
+  """No further off than each hop can go; all of a block is NaN, or nothing."""
+  limits, most = jnp.finfo(result_D.dtype), 2 ** (bits - 1) - 1
+  there = x_NxD[present_N].astype(np.float64)
+  n, size = max(len(there), 1), there.shape[1]
+  padded = np.pad(there, ((0, 0), (0, -size % BLOCK)))
+  blocks = np.abs(padded).reshape(len(there), padded.shape[1] // BLOCK, BLOCK)
+  largest = blocks.max(axis=2, initial=0)
+  largest[largest > 3.38e38 * most] = np.inf  # no bfloat16 reaches it
+  finite = by_element(np.isfinite(largest).all(axis=0)[None], size)[0]
+  result = result_D.astype(np.float64)
+  assert np.isnan(result[~finite]).all()
+  # a sum may leave the range of f32 at both ends
+  extreme = largest.max(axis=0, initial=0) > 1e36
+  finite &= ~(np.isnan(result) & by_element(extreme[None], size)[0])
+  # a scale is rounded up by 1/128 at most, and is never below the smallest
+  # normal f32; then the mean of numbers that are a scale too large
+  tiny = float(jnp.finfo(jnp.float32).tiny)
+  unit = np.where(largest > 0, np.maximum(largest / most * 129 / 128, tiny), 0)
+  step = unit.sum(axis=0) / n
+  again = ((largest * 129 / 128).sum(axis=0) / n / most + tiny) * 129 / 128
+  bound = by_element((step + again)[None], size)[0]
+  rounding = float(limits.eps) * np.abs(result) + float(limits.tiny)
+  with np.errstate(invalid='ignore'):  # inf - inf
+    off = np.abs(result - there.sum(axis=0) / n)
+  assert np.all(off[finite] <= (bound + rounding)[finite])
+  idle = by_element((largest == 0).all(axis=0)[None], size)[0]
+  assert np.all(result[idle] == 0)
+
+
 def check_majority_vote(result_D, zeros, x_NxD, present_N):
   total, coins, voters = count(zeros, x_NxD, present_N)
   result = result_D.astype(np.float64)
@@ -207,6 +238,7 @@ def signs_of(x):
 
 CHECKS = {
   'mean': check_mean,
+  'quantized_mean': check_quantized_mean,
   'majority_vote': check_majority_vote,
   'sign_mean': check_sign_mean,
 }
@@ -262,6 +294,13 @@ def any_tree(dtypes):
   )
 
 
+@pytest.mark.parametrize('aggregator', QUANTIZED, ids=str)
+@examples(max_examples=4)
+@any_tree(FLOATS * 3 + INTEGERS)
+def test_quantized_mean_of_any_tree_is_near_it(aggregator, **example):
+  check_tree(aggregator=aggregator, **example)
+
+
 @pytest.mark.parametrize('aggregator', VOTES, ids=str)
 @examples(max_examples=4)
 @any_tree(FLOATS * 3 + INTEGERS)
@@ -275,7 +314,9 @@ def test_mean_of_any_tree_equals_numpy(**example):
   check_tree(aggregator=MEAN, **example)
 
 
-@pytest.mark.parametrize('aggregator', [MEAN, VOTES[1], VOTES[3]], ids=str)
+@pytest.mark.parametrize(
+  'aggregator', [MEAN, QUANTIZED[1], VOTES[1], VOTES[3]], ids=str
+)
 @examples(max_examples=3)
 @any_tree([jnp.float64, jnp.float32, jnp.int64])
 def test_any_tree_with_float64_equals_numpy(aggregator, **example):

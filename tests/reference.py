@@ -198,6 +198,53 @@ class DeepGradientCompression:
     return [xi - self.rate(t) * mean(sent) for xi in x]
 
 
+# Means of rounded vectors. ``rounding`` gives, for vectors of a size on n
+# workers, the slices that are blocks, and uniform numbers from [0, 1) for each
+# element: ``up`` of worker i and ``down`` of the mean, at step t.
+
+
+def scale(most, levels):
+  """The smallest bfloat16 whose multiple reaches the largest magnitude."""
+  word = np.float32(most / levels).view(np.uint32) & np.uint32(0xFFFF0000)
+  short = float(word.view(np.float32)) * levels < most
+  return float((word + np.uint32(short << 16)).view(np.float32))
+
+
+def quantize(v, bits, blocks, uniform):
+  """QSGD for each block: to a level next to it, right in expectation."""
+  result = np.zeros_like(v)
+  for block in blocks:
+    s = scale(np.max(np.abs(v[block])), 2 ** (bits - 1) - 1)
+    if s:
+      size = np.abs(v[block]) / s
+      level = np.floor(size) + (uniform[block] < size % 1)
+      result[block] = s * np.sign(v[block]) * level
+  return result
+
+
+class QuantizedMean:
+  """Every worker's vector is rounded and, if ``twice``, their mean again."""
+
+  def __init__(self, bits, rounding, twice=True):
+    self.bits, self.rounding, self.twice = bits, rounding, twice
+    self.t = 0
+
+  def __call__(self, vectors):
+    layout = vectors[0].size, len(vectors)
+    blocks = self.rounding.blocks(*layout)
+    result = mean(
+      [
+        quantize(v, self.bits, blocks, self.rounding.up(i, self.t, *layout))
+        for i, v in enumerate(vectors)
+      ]
+    )
+    if self.twice:
+      uniform = self.rounding.down(self.t, *layout)
+      result = quantize(result, self.bits, blocks, uniform)
+    self.t += 1
+    return result
+
+
 # One machine; also the base optimizers of local steps.
 
 
@@ -242,11 +289,11 @@ class Lion:
 class MeanGradient:
   """Data parallel training: one optimizer on the mean gradient."""
 
-  def __init__(self, base):
-    self.base = base
+  def __init__(self, base, mean=mean):
+    self.base, self.mean = base, mean
 
   def step(self, t, x, gradients):
-    new = self.base.local(t, x[0], mean(gradients))
+    new = self.base.local(t, x[0], self.mean(gradients))
     return [new.copy() for _ in x]
 
 
@@ -288,7 +335,7 @@ class LocalSteps:
     return x
 
 
-def displacement(anchor, ends, gamma):
+def displacement(anchor, ends, gamma, mean=mean):
   """Pseudo-gradient (x0 - mean_i x_i) / gamma: start minus end."""
   return mean([(anchor - end) / gamma for end in ends])
 
@@ -296,13 +343,13 @@ def displacement(anchor, ends, gamma):
 class SignMomentum:
   """Paper A: Lion on the pseudo-gradient, decay on the shared point."""
 
-  def __init__(self, eta=1.0, b1=0.95, b2=0.98, weight_decay=0.1):
+  def __init__(self, eta=1.0, b1=0.95, b2=0.98, weight_decay=0.1, mean=mean):
     self.eta, self.b1, self.b2 = eta, b1, b2
-    self.weight_decay = weight_decay
+    self.weight_decay, self.mean = weight_decay, mean
     self.m = 0.0
 
   def round(self, anchor, ends, gamma):
-    g = displacement(anchor, ends, gamma)
+    g = displacement(anchor, ends, gamma, self.mean)
     c = self.b1 * self.m + (1 - self.b1) * g
     self.m = self.b2 * self.m + (1 - self.b2) * g
     x = anchor * (1 - self.weight_decay * self.eta * gamma)

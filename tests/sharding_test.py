@@ -122,6 +122,62 @@ def test_sends_33_bits():
     np.testing.assert_allclose(sent, (bits + flag) * (n - 1) / n, rtol=1e-9)
 
 
+@pytest.mark.parametrize('bits', [8, 4, 2])
+def test_sends_few_bits_and_one_more(bits):
+  n, params = 4, jnp.zeros((512, 512))
+  tx = sm.shard_over_workers(sm.lion_momentum(), 'workers', bits=bits)
+  workers = sm.Workers(n, _mesh(n, AUTO))
+  state = workers.init(tx, params)
+
+  @workers.step
+  def step(state, update):
+    result, opt_state = tx.update(update, state.opt_state, state.params)
+    return state.replace(opt_state=opt_state), sm.as_local(result)
+
+  compiled = step.lower(state, jnp.zeros((n, *params.shape))).compile()
+  always = [c for c in wire.collectives(compiled) if not c.conditional]
+  sent = 8 * sum(c.sent_bytes for c in always) / params.size
+  expected = bits + 16 / 128 + 1 + 1 / 128 + 64 / params.size
+  np.testing.assert_allclose(sent, expected * (n - 1) / n, rtol=1e-9)
+
+
+@pytest.mark.parametrize('present', [None, [True, False, True, True]])
+def test_mean_of_few_bits_is_not_rounded_again(present):
+  """It is a third or a quarter of a level that all have in common."""
+  levels = np.random.default_rng(0).integers(-7, 8, (4, 300)) / 4
+  levels[:, ::3] = 7 / 4  # some in each block, whose scale is then 1/4
+  here = np.ones(4, bool) if present is None else np.array(present)
+  updates = np.where(here[:, None], levels, np.nan).astype(np.float32)
+  tx = sm.shard_over_workers(optax.identity(), 'workers', 'full', bits=4)
+
+  def worker(update, here):
+    here = None if present is None else here
+    return tx.update(update, tx.init(update), present=here)[0]
+
+  mean = jax.vmap(worker, out_axes=None, axis_name='workers')(updates, here)
+  np.testing.assert_allclose(mean, levels[here].mean(0), rtol=1e-6)
+
+
+def test_bits_are_right_in_expectation_and_drawn_anew():
+  updates = _updates(4)
+  tx = sm.shard_over_workers(optax.identity(), 'workers', 'full', bits=2)
+  steps = 2000
+
+  def worker(updates):
+    def step(state, _):
+      result, state = tx.update(updates, state)
+      return state, result
+
+    return jax.lax.scan(step, tx.init(updates), length=steps)[1]
+
+  results = jax.jit(jax.vmap(worker, 0, None, axis_name='workers'))(updates)
+  for name, leaf in updates.items():
+    off = np.mean(results[name], axis=0) - leaf.mean(axis=0)
+    scale = np.abs(leaf).max(initial=0) * 129 / 128
+    assert np.all(np.abs(off) < 5 * np.sqrt(scale**2 / 4 / 4 / steps))
+  assert np.ptp(results['matrix'], axis=0).min() > 0
+
+
 def test_absent_workers_do_not_count():
   updates = _updates(4)
   poisoned = jax.tree.map(np.copy, updates)
@@ -169,6 +225,15 @@ def test_init_must_know_the_workers():
 def test_unknown_gather():
   with pytest.raises(ValueError, match="gather must be one of .*'signs'"):
     sm.shard_over_workers(optax.sgd(0.1), 'workers', gather='half')
+
+
+def test_bad_bits():
+  with pytest.raises(ValueError, match=r'one of \[2, 4, 8\], not 3'):
+    sm.shard_over_workers(optax.sgd(0.1), 'workers', bits=3)
+  with pytest.raises(ValueError, match='bits=4 needs'):
+    sm.distributed_sign_momentum(
+      optax.sgd(0.1), 0.1, 2, aggregation='majority_vote', bits=4
+    )
 
 
 def test_a_summed_gradient_is_refused():

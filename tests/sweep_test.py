@@ -143,29 +143,6 @@ def test_as_many_at_a_time_as_there_are_jobs(tmp_path, monkeypatch):
   assert {task.processors for task in fake.tasks} == {(3, 5, 7), (4, 6)}
 
 
-@pytest.mark.parametrize(
-  'jobs, shares',
-  [(1, [(0, 1)]), (2, [(0,), (1,)]), (3, [(0,), (1,), (0,)])],
-)
-def test_processors_are_shared_out(jobs, shares, tmp_path, monkeypatch):
-  monkeypatch.setattr(os, 'sched_getaffinity', lambda _: {0, 1})
-  with sweep.Crew(jobs, pool=futures.ThreadPoolExecutor(1)) as crew:
-    assert crew._free == shares
-
-
-@pytest.mark.parametrize(
-  'processors, flags',
-  [((), '--some'), ((0, 1), '--some'), ((1,), f'--some {sweep._ONE_THREAD}')],
-)
-def test_a_process_keeps_to_its_processors(processors, flags, monkeypatch):
-  kept = []
-  monkeypatch.setattr(os, 'sched_setaffinity', lambda *args: kept.append(args))
-  monkeypatch.setenv('XLA_FLAGS', '--some')
-  sweep._pin(processors)
-  assert kept == ([(0, processors)] if processors else [])
-  assert os.environ['XLA_FLAGS'] == flags
-
-
 def test_a_mistake_ends_all(tmp_path):
   fake = Fake(lambda config: errors.UserError('what is wrong'))
   with pytest.raises(errors.UserError, match='what is wrong'):

@@ -243,6 +243,23 @@ def on_mean_gradient(optimizer, base):
   )
 
 
+def on_quantized_mean(inner, bits, block_size):
+  rounding = problem.Rounding(bits, block_size)
+  return Method(
+    lambda learning_rate: optax.chain(
+      sm.aggregate_by_quantized_mean(problem.AXIS, bits, block_size),
+      inner.make(learning_rate),
+    ),
+    lambda rate: reference.MeanGradient(
+      inner.reference(rate), reference.QuantizedMean(bits, rounding)
+    ),
+    None,
+    frozenset(),
+    'quantized',
+    random=True,
+  )
+
+
 # Local steps.
 
 
@@ -261,7 +278,7 @@ ADAMW = Inner(
 SGD = Inner(optax.sgd, reference.Sgd, frozenset({'params'}))
 
 
-def sign_momentum(inner, aggregation, error_feedback=False):
+def sign_momentum(inner, aggregation, error_feedback=False, bits=None):
   arguments = {'b1': 0.7, 'b2': 0.9, 'weight_decay': 0.1}
   outer, own = reference.SignMomentum, set()
   if aggregation == 'majority_vote':
@@ -271,6 +288,14 @@ def sign_momentum(inner, aggregation, error_feedback=False):
   if error_feedback:
     outer = functools.partial(outer, layers=problem.layers)
     own |= {'opt_state.outer.residual'}
+  if bits:
+    own = {'opt_state.outer.inner.mu'}
+    rounding = problem.Rounding(bits, sharded=True)
+
+    def outer(**arguments):
+      mean = reference.QuantizedMean(bits, rounding, twice=False)
+      return reference.SignMomentum(**arguments, mean=mean)
+
   return Method(
     lambda learning_rate: sm.distributed_sign_momentum(
       inner.make(learning_rate),
@@ -279,6 +304,7 @@ def sign_momentum(inner, aggregation, error_feedback=False):
       outer_learning_rate=1.5,
       aggregation=aggregation,
       error_feedback=error_feedback,
+      bits=bits,
       **arguments,
     ),
     lambda rate: reference.LocalSteps(
@@ -288,13 +314,14 @@ def sign_momentum(inner, aggregation, error_feedback=False):
       rate,
     ),
     None
-    if error_feedback
+    if error_feedback or bits
     else lambda rate: rounds(
       inner.make(rate), optax.lion(1.5, **arguments), rate
     ),
     inner.own | own,
-    aggregation,
+    'quantized_sharded_mean' if bits else aggregation,
     local=True,
+    random=bool(bits),
     parts=aggregation == 'sharded_mean',
   )
 
@@ -357,6 +384,9 @@ METHODS = {
     ADAMW, 'majority_vote', error_feedback=True
   ),
   'distributed_sign_momentum_sharded': sign_momentum(ADAMW, 'sharded_mean'),
+  'distributed_sign_momentum_quantized': sign_momentum(
+    ADAMW, 'sharded_mean', bits=4
+  ),
   'diloco': diloco(),
   'slowmo': averaged(
     SGD, sm.slowmo(0.9, 0.4), lambda: reference.SlowMo(0.9, 0.4), True
@@ -373,6 +403,8 @@ METHODS = {
   'local_averaging': averaged(
     ADAMW, optax.sgd(1.0), lambda: reference.Lookahead(1.0)
   ),
+  # of blocks so small that the matrix takes whole groups, the others not
+  'adamw_quantized': on_quantized_mean(ADAMW, bits=4, block_size=8),
   'adamw': on_mean_gradient(ADAMW.make, ADAMW.reference),
   'lion': on_mean_gradient(optax.lion, reference.Lion),
 }
