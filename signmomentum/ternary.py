@@ -33,6 +33,8 @@ def aggregate_by_ternary_mean(
   :math:`s`, one number for each leaf, so that sums of :math:`b_i` travel back
   in ``ceil(log2(2 n + 1))`` bits.
 
+  A number that is not finite makes its leaf NaN, on all workers.
+
   The paper cuts off at multiples of the standard deviation about the mean;
   about zero is as good for gradients, and right for a leaf of one element.
 
@@ -113,9 +115,19 @@ def _clipped(leaf: jax.Array, factor: float) -> jax.Array:
 def _scales(
   leaves: list[jax.Array], axis_name: collectives.AxisName
 ) -> list[jax.Array]:
-  """The largest magnitude of each leaf on any worker, in one message."""
-  wide = jnp.result_type(jnp.float32, *leaves)
+  """The largest magnitude of each leaf on any worker, in one message.
+
+  NaN where somebody has a number that is not finite. (Some backends drop NaN
+  from a maximum: it travels as infinity.)
+  """
   if not leaves:
     return []
-  own = [jnp.max(jnp.abs(leaf), initial=0.0).astype(wide) for leaf in leaves]
-  return list(collectives.maximum(jnp.stack(own), axis_name))
+  wide = jnp.result_type(jnp.float32, *leaves)
+
+  def largest(leaf):
+    most = jnp.max(jnp.abs(leaf), initial=0.0)
+    return jnp.where(jnp.all(jnp.isfinite(leaf)), most, jnp.inf).astype(wide)
+
+  own = jnp.stack([largest(leaf) for leaf in leaves])
+  most = collectives.maximum(own, axis_name)
+  return list(jnp.where(jnp.isfinite(most), most, jnp.nan))
