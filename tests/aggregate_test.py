@@ -358,3 +358,23 @@ def test_present_must_be_a_scalar():
   ):
     with pytest.raises(ValueError, match=r'present must be a scalar.*\(1,\)'):
       _aggregate(tx, np.ones((2, 3), np.float32), present=[[True], [False]])
+
+
+@pytest.mark.parametrize('clip_factor', [None, 2.5])
+@pytest.mark.parametrize('bad', [jnp.nan, jnp.inf, -jnp.inf])
+def test_what_is_not_finite_shows_in_a_ternary_mean(bad, clip_factor):
+  # where it is compiled well, XLA on CPU drops NaN from a maximum
+  tx = sm.aggregate_by_ternary_mean('workers', clip_factor)
+  updates = {'w': jnp.ones((2, 4000)).at[1, 3].set(bad), 'b': jnp.ones((2, 3))}
+
+  @jax.jit
+  def mean(updates):
+    return jax.vmap(
+      lambda update: tx.update(update, tx.init(update))[0],
+      axis_name='workers',
+      out_axes=None,
+    )(updates)
+
+  result = mean(updates)
+  assert jnp.all(jnp.isnan(result['w']))
+  assert jnp.all(result['b'] == 1)

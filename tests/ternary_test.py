@@ -90,22 +90,3 @@ def test_absent_workers_have_no_say_in_the_scale():
 def test_bad_arguments(arguments, match):
   with pytest.raises(ValueError, match=match):
     sm.aggregate_by_ternary_mean('workers', **arguments)
-
-
-@pytest.mark.parametrize('clip_factor', [None, 2.5])
-@pytest.mark.parametrize('bad', [jnp.nan, jnp.inf, -jnp.inf])
-def test_what_is_not_finite_shows_in_its_leaf_alone(bad, clip_factor):
-  tx = sm.aggregate_by_ternary_mean('workers', clip_factor)
-  updates = {'w': jnp.ones((2, 40)).at[1, 3].set(bad), 'b': jnp.ones((2, 3))}
-
-  @jax.jit
-  def mean(updates):
-    return jax.vmap(
-      lambda update: tx.update(update, tx.init(update))[0],
-      axis_name='workers',
-      out_axes=None,
-    )(updates)
-
-  result = mean(updates)
-  assert jnp.all(jnp.isnan(result['w']))
-  assert jnp.all(result['b'] == 1)
