@@ -123,7 +123,7 @@ def measure(method: str, topology: str) -> dict[str, Any]:
   chip = _CHIPS[TOPOLOGIES[topology][0]]
   chips = devices(topology)
   mesh = jax.sharding.Mesh(np.array(chips), (_AXIS,))
-  params = _gpt2_small()
+  params = jax.eval_shape(lambda: gpt2.init(gpt2.small(), jax.random.key(0)))
   count = sum(leaf.size for leaf in jax.tree.leaves(params))
   tx = optax.with_extra_args_support(METHODS[method]())
   lowered = updates.lower(tx, params, mesh, _AXIS, sync=True, late=True)
@@ -200,20 +200,6 @@ def main(argv: Sequence[str]) -> None:
     versions['libtpu'] = metadata.version('libtpu')
     written = {'figures': figures, 'versions': versions}
     pathlib.Path(_JSON.value).write_text(json.dumps(written, indent=2) + '\n')
-
-
-def _gpt2_small() -> dict[str, Any]:
-  model = gpt2.GPT2Config(
-    vocab_size=50257,
-    context=1024,
-    num_layers=12,
-    num_heads=12,
-    width=768,
-    dropout=0.0,
-    use_bias=True,
-    dtype='float32',
-  )
-  return jax.eval_shape(lambda: gpt2.init(model, jax.random.key(0)))
 
 
 def _require_libtpu() -> None:

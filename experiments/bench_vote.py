@@ -11,7 +11,9 @@
    its own votes are packed, its share of everybody's is counted, and the
    results of all are unpacked to floats. It takes turns with scaling the same
    array by a number, which does nothing but read and write it.
-3. A majority vote of 8 workers on devices is compiled (not run), to see what
+3. A step of `distributed_lion` on one worker, with GPT-2 small's parameters,
+   takes turns with one of `optax.lion` and `optax.apply_updates`.
+4. A majority vote of 8 workers on devices is compiled (not run), to see what
    memory it needs beside the gradients and the updates.
 """
 
@@ -26,8 +28,10 @@ from typing import Any
 from absl import flags
 import jax
 import jax.numpy as jnp
+import optax
 
 from experiments import entry, provenance
+from experiments.models import gpt2
 import signmomentum as sm
 from signmomentum import bits, messages, signs, trees
 
@@ -133,6 +137,63 @@ def whole(
   }
 
 
+def step(params: optax.Params, repeats: int, seed: int) -> dict[str, float]:
+  """Times a step of Distributed Lion on one worker, against one of Lion.
+
+  Args:
+    params: the parameters.
+    repeats: how often each has its turn.
+    seed: of the gradients.
+
+  Returns:
+    seconds of each and their ratio; bytes per parameter that Distributed Lion
+    needs for a while beyond those that Lion needs.
+  """
+  count = sum(leaf.size for leaf in jax.tree.leaves(params))
+  gradients = jax.tree.map(
+    lambda leaf: jax.random.normal(jax.random.key(seed), leaf.shape), params
+  )
+  mesh = jax.make_mesh((1,), ('workers',), (jax.sharding.AxisType.Auto,))
+  methods = {
+    'lion': optax.lion(1e-4),
+    'distributed_lion': sm.distributed_lion(1e-4),
+  }
+  compiled, states, temporary = {}, {}, {}
+  times = {name: [] for name in methods}
+  for name, tx in methods.items():
+
+    def update(params, state, gradients, tx=tx):
+      updates, state = tx.update(gradients, state, params)
+      return optax.apply_updates(params, updates), state
+
+    if name == 'distributed_lion':
+      # one worker differs from nobody, which the types can not know
+      update = jax.shard_map(
+        update, mesh=mesh, in_specs=jax.P(), out_specs=jax.P(), check_vma=False
+      )
+    state = jax.tree.map(jnp.copy, params), tx.init(params)
+    jitted = jax.jit(update, donate_argnums=(0, 1))
+    compiled[name] = jitted.lower(*state, gradients).compile()
+    states[name] = state
+    temporary[name] = compiled[name].memory_analysis().temp_size_in_bytes
+  for repeat in range(repeats + 1):
+    for name in methods:
+      began = time.perf_counter()
+      states[name] = compiled[name](*states[name], gradients)
+      jax.block_until_ready(states[name])
+      if repeat:  # the first turn touches memory for the first time
+        times[name].append(time.perf_counter() - began)
+  seconds = {name: statistics.median(taken) for name, taken in times.items()}
+  return {
+    **{f'{name}_seconds': taken for name, taken in seconds.items()},
+    'distributed_lion_to_lion': seconds['distributed_lion'] / seconds['lion'],
+    'distributed_lion_extra_bytes_per_parameter': (
+      temporary['distributed_lion'] - temporary['lion']
+    )
+    / count,
+  }
+
+
 def temporary_bytes(parameters: int, workers: int) -> float:
   """Bytes per parameter that a vote needs on each device for a while.
 
@@ -180,6 +241,11 @@ def main(argv: Sequence[str]) -> None:
     'vote_parameters': _VOTE_PARAMETERS.value,
     **whole(
       _VOTE_PARAMETERS.value, _WORKERS.value, _REPEATS.value, _SEED.value
+    ),
+    **step(
+      gpt2.init(gpt2.small(), jax.random.key(_SEED.value)),
+      _REPEATS.value,
+      _SEED.value,
     ),
     'temporary_bytes_per_parameter': temporary_bytes(
       _MEMORY_PARAMETERS.value, _WORKERS.value

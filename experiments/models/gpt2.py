@@ -56,6 +56,20 @@ class GPT2Config:
       )
 
 
+def small(dtype: str = 'float32') -> GPT2Config:
+  """The smallest of the GPT-2 paper: 124 million parameters."""
+  return GPT2Config(
+    vocab_size=50257,
+    context=1024,
+    num_layers=12,
+    num_heads=12,
+    width=768,
+    dropout=0.0,
+    use_bias=True,
+    dtype=dtype,
+  )
+
+
 def init(config: GPT2Config, key: jax.Array) -> dict[str, Any]:
   """Returns new parameters: nested dicts of float32 arrays."""
   return nnx.to_pure_dict(nnx.state(_GPT2(config, nnx.Rngs(key)), nnx.Param))
