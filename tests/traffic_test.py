@@ -4,10 +4,12 @@ import math
 
 import jax
 import jax.numpy as jnp
+import optax
 import pytest
 
 from experiments import errors, methods, traffic
 from experiments.models import gpt2
+import signmomentum as sm
 from tests import tiny
 
 PARAMS = {'matrix': jnp.zeros((96, 128)), 'vector': jnp.zeros(4096)}  # 4 grids
@@ -121,3 +123,14 @@ def test_sent_in_all():
     'bytes_sent': 3750.0,
     'bits_per_second': 3000.0,
   }
+
+
+def test_one_bit_rounds_of_12_steps_send_a_380th_of_an_all_reduce():
+  tx = sm.distributed_sign_momentum(
+    optax.adamw(1e-3), 1e-3, sync_every=12, aggregation='majority_vote'
+  )
+  shapes = jax.ShapeDtypeStruct((1024, 1024), jnp.float32)
+  bits = traffic.bits_per_parameter(tx, shapes, workers=8, sync_every=12)
+  assert bits == pytest.approx(2 * 7 / 8 * SIGNS / 12)
+  assert bits <= 0.15
+  assert traffic.all_reduce_bits(8) / bits > 380
