@@ -9,29 +9,23 @@ from typing import Any, NamedTuple
 import jax
 import ml_collections
 import numpy as np
-import optax
 
 from experiments import (
+  assembly,
   baselines,
-  batches,
   checkpoints,
-  errors,
   evaluate,
   executors,
-  faults,
   hosts,
   interrupts,
   losses,
-  methods,
   metrics,
   progress,
   provenance,
   report,
-  rounds,
   text,
   traffic,
 )
-from experiments.models import gpt2
 import signmomentum as sm
 
 
@@ -62,9 +56,8 @@ def train(
     FloatingPointError: a loss or a gradient is not finite; the message names
       the step and the worker.
   """
-  check(config)
+  assembly.check(config)
   team = executors.get(workers, config.workers)
-  tx = optimizer(config)
   workdir = pathlib.Path(workdir)
   if hosts.first():
     provenance.record(config, workdir)
@@ -72,7 +65,7 @@ def train(
   if summary is None:
     with interrupts.listening() as wish:
       end = min(config.num_steps, stop_at_step or config.num_steps)
-      summary = _train(config, workdir, team, tx, end, wish)
+      summary = _train(config, workdir, team, end, wish)
   if summary is not None:
     hosts.say(report.table(summary))
   return summary
@@ -82,40 +75,26 @@ def _train(
   config: ml_collections.ConfigDict,
   workdir: pathlib.Path,
   team: sm.Workers,
-  tx: optax.GradientTransformationExtraArgs,
   end: int,
   wish: interrupts.Wish,
 ) -> report.Summary | None:
   clock = _Clock()
-  exchange = hosts.Exchange(team)
-  tokens = text.load(config.data.corpus, config.data.tokenizer)
-  data = batches.Batches(
-    tokens.train,
-    config.data.context,
-    config.batch_size,
-    config.workers,
-    config.seed,
-    exchange.own,
-  )
-  model = model_config(config, tokens.vocab_size)
-  params = gpt2.init(model, jax.random.key(config.seed))
-  parameters = sum(leaf.size for leaf in jax.tree.leaves(params))
-  wrong = faults.get(config)
+  run = assembly.build(config, team)
+  exchange = run.exchange
   bits = traffic.bits_per_parameter(
-    tx, params, config.workers, config.sync_every, wrong
+    run.tx, run.params, config.workers, config.sync_every, run.faults
   )
-  evaluator = evaluate.Evaluator(model, tokens.validation, config.eval_tokens)
-  run_round = team.step(
-    rounds.program(tx, model, config.sync_every, config.seed, wrong)
+  evaluator = evaluate.Evaluator(
+    run.model, run.tokens.validation, config.eval_tokens
   )
-  tokens_per_step = config.workers * config.batch_size * config.data.context
+  run_round = run.program()
 
   # To go on where a run stopped:
   # 1. Make the state that it began with, for structure, shapes and devices.
   # 2. Read the newest checkpoint in its place: state, step, sums for the log.
   # 3. Cut off what the log says of later steps.
   # 4. Data and dropout need nothing: they are functions of seed and step.
-  state = team.init(tx, params)
+  state = run.state()
   step, sums = 0, losses.Losses()
   store = checkpoints.Checkpoints(workdir)
   hosts.require_same('the newest checkpoint', store.latest() or 0)
@@ -129,7 +108,7 @@ def _train(
   log = hosts.only_first(lambda: metrics.Metrics(workdir, step))
   bar = hosts.only_first(
     lambda: progress.Progress(
-      config.num_steps * tokens_per_step, step * tokens_per_step
+      config.num_steps * run.tokens_per_step, step * run.tokens_per_step
     )
   )
   # A wish to stop that has been heard of everywhere.
@@ -143,7 +122,7 @@ def _train(
     known.number = known.number or int(wishes.max())
     made = np.s_[:, rnd.start : rnd.stop]
     sums.add(rnd.first + rnd.start, nats[made], norms[made])
-    bar.advance((rnd.stop - rnd.start) * tokens_per_step, sums.last)
+    bar.advance((rnd.stop - rnd.start) * run.tokens_per_step, sums.last)
     done = rnd.first + rnd.stop
     if done % config.log_every == 0:
       log.write(done, sums.pop() | measures(done))
@@ -151,25 +130,24 @@ def _train(
   def measures(step: int) -> dict[str, float]:
     seconds = clock.seconds()
     return {
-      'tokens': step * tokens_per_step,
-      **traffic.sent(bits, parameters, step, seconds),
+      'tokens': step * run.tokens_per_step,
+      **traffic.sent(bits, run.parameters, step, seconds),
       'seconds': seconds,
     }
 
   with store, log, bar:
     in_flight = None
-    batch = data.round(step - step % config.sync_every, config.sync_every)
+    batch = run.batch(step)
     while step < end and not known.signal:
       first = step - step % config.sync_every
       rnd = _Round(first, step - first, min(config.sync_every, end - first))
-      inputs = exchange.scatter(batch)
-      state, outputs = run_round(state, inputs, *map(np.int32, rnd[:3]))
+      state, outputs = run_round(state, *run.arguments(batch, *rnd[:3]))
       outputs = exchange.gather(outputs, wish.number)
       before, in_flight = in_flight, rnd._replace(outputs=outputs)
       step = first + rnd.stop
       # The host prepares the next round, and looks at the one before, while
       # the devices compute.
-      batch = data.round(step - step % config.sync_every, config.sync_every)
+      batch = run.batch(step)
       settle(before)
 
       if step % config.eval_every == 0:
@@ -194,18 +172,18 @@ def _train(
       ' same command goes on.'
     )
     return None
-  loss = evaluate.Evaluator(model, tokens.validation, None).nats_per_token(
-    evaluate.shared_params(state)
-  )
+  loss = evaluate.Evaluator(
+    run.model, run.tokens.validation, None
+  ).nats_per_token(evaluate.shared_params(state))
   facts = {
     'steps': step,
-    'parameters': parameters,
-    'tokens': step * tokens_per_step,
-    'epochs': data.epoch(step),
+    'parameters': run.parameters,
+    'tokens': step * run.tokens_per_step,
+    'epochs': run.data.epoch(step),
     'bits': bits,
     'seconds': clock.seconds(),
   }
-  summary = _summary(config, tokens, loss, facts)
+  summary = _summary(config, run.tokens, loss, facts)
   if hosts.first():
     report.draw(summary, workdir)
     report.save(summary, workdir)
@@ -243,39 +221,6 @@ def _summary(
   )
 
 
-def model_config(
-  config: ml_collections.ConfigDict, vocab_size: int
-) -> gpt2.GPT2Config:
-  """Returns the model of a config."""
-  return gpt2.GPT2Config(
-    vocab_size=vocab_size, context=config.data.context, **config.model
-  )
-
-
-def check(config: ml_collections.ConfigDict) -> None:
-  """Finds mistakes in a config before anything is trained.
-
-  Raises:
-    UserError: for the first one.
-  """
-  _require_whole_rounds(config)
-  optimizer(config)
-  faults.get(config)
-
-
-def optimizer(
-  config: ml_collections.ConfigDict,
-) -> optax.GradientTransformationExtraArgs:
-  """Returns the transformation of a config."""
-  plan = methods.Plan(
-    num_steps=config.num_steps,
-    sync_every=config.sync_every,
-    decay_mask=gpt2.decay_mask,
-    seed=config.seed,
-  )
-  return methods.build(config.method, config.optimizer, plan)
-
-
 class _Round(NamedTuple):
   """Steps `first + start` to `first + stop` and what comes out of them."""
 
@@ -298,15 +243,3 @@ class _Clock:
 
 def _position(sums: losses.Losses, clock: _Clock) -> dict:
   return {'losses': dataclasses.asdict(sums), 'seconds': clock.seconds()}
-
-
-def _require_whole_rounds(config: ml_collections.ConfigDict) -> None:
-  for field in ('num_steps', 'log_every', 'eval_every', 'checkpoint_every'):
-    value, rest = config[field], config[field] % config.sync_every
-    if value < 1 or rest:
-      below = max(value - rest, config.sync_every)
-      raise errors.UserError(
-        f'{field}={value} is not a whole number of rounds of'
-        f' sync_every={config.sync_every} steps. Near it are {below} and'
-        f' {below + config.sync_every}.'
-      )

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments import (
+  assembly,
   checkpoints,
   errors,
   evaluate,
   executors,
-  loop,
   provenance,
   tokenizers,
 )
@@ -50,10 +50,10 @@ def generate(
     )
   config = config_lib.read(pathlib.Path(workdir) / provenance.CONFIG)
   tokenizer = tokenizers.get(config.data.tokenizer)
-  model = loop.model_config(config, tokenizer.vocab_size)
+  model = assembly.model_config(config, tokenizer.vocab_size)
   # Any executor can read what another one wrote.
   state = executors.get('simulated', config.workers).init(
-    loop.optimizer(config), gpt2.init(model, jax.random.key(config.seed))
+    assembly.optimizer(config), gpt2.init(model, jax.random.key(config.seed))
   )
   with checkpoints.Checkpoints(workdir) as store:
     _, state, _ = store.restore(state)

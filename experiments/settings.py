@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import ml_collections
 
+from experiments import assembly, errors, methods
 from experiments import config as config_lib
-from experiments import errors, loop, methods
 
 _RATE = 'optimizer.learning_rate'
 # The grid, as powers of two that multiply the preset's rate, and how many more
@@ -157,7 +157,7 @@ def check(sweep: Sequence[Study]) -> None:
     settings = {}
     for method in study.methods:
       config = study.load(method)
-      loop.check(config)
+      assembly.check(config)
       settings.setdefault(_setting(config), method)
     if len(settings) > 1:
       listed = '; '.join(f'{name}: {s}' for s, name in settings.items())

@@ -5,14 +5,14 @@ import numpy as np
 import optax
 import pytest
 
-from experiments import errors, evaluate, loop, methods, rounds
+from experiments import assembly, errors, evaluate, methods, rounds
 from experiments.models import gpt2
 import signmomentum as sm
 from tests import tiny
 
 TOLERANCE = 1e-5
 CONFIG = tiny.load()
-MODEL = loop.model_config(CONFIG, vocab_size=32)
+MODEL = assembly.model_config(CONFIG, vocab_size=32)
 PARAMS = gpt2.init(MODEL, jax.random.key(0))
 STREAM = np.random.default_rng(0).integers(0, 32, 83)  # 82 targets, context 8
 

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import checkpoints, loop, metrics, text
+from experiments import assembly, checkpoints, metrics, text
 from experiments import config as config_lib
 from experiments.models import gpt2
 import signmomentum as sm
@@ -120,9 +120,9 @@ def _last_params(workdir):
   """Those of the newest checkpoint, which are the same on all workers."""
   config = config_lib.read(workdir / 'config.json')
   tokens = text.load(config.data.corpus, config.data.tokenizer)
-  model = loop.model_config(config, tokens.vocab_size)
+  model = assembly.model_config(config, tokens.vocab_size)
   state = sm.Workers(config.workers).init(
-    loop.optimizer(config), gpt2.init(model, jax.random.key(1))
+    assembly.optimizer(config), gpt2.init(model, jax.random.key(1))
   )
   with checkpoints.Checkpoints(workdir) as store:
     _, state, _ = store.restore(state)

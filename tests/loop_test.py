@@ -9,6 +9,7 @@ import optax
 import pytest
 
 from experiments import (
+  assembly,
   batches,
   checkpoints,
   errors,
@@ -69,8 +70,8 @@ def _last_state(config, workdir):
   """The newest checkpoint: step, leaves, position."""
   tokens = 256
   state = sm.Workers(config.workers).init(
-    loop.optimizer(config),
-    gpt2.init(loop.model_config(config, tokens), jax.random.key(0)),
+    assembly.optimizer(config),
+    gpt2.init(assembly.model_config(config, tokens), jax.random.key(0)),
   )
   with checkpoints.Checkpoints(workdir) as store:
     step, state, position = store.restore(state)
@@ -230,7 +231,7 @@ def test_only_whole_rounds(field, value, near, tmp_path):
 def _losses(workers, dropout, pieces, mesh=None, first=6):
   """Losses of one round on equal tokens, with parameters that stay."""
   config = tiny.load({'model.dropout': dropout})
-  model = loop.model_config(config, vocab_size=32)
+  model = assembly.model_config(config, vocab_size=32)
   tx = optax.chain(sm.aggregate_by_mean('workers'), optax.sgd(0.0))
   team = sm.Workers(workers, mesh)
   run = team.step(rounds.program(tx, model, 3, seed=0))
@@ -258,8 +259,8 @@ def test_dropout_differs_by_worker_and_step_and_by_nothing_else():
 
 def test_after_a_round_all_stand_on_the_anchor():
   config = tiny.load()
-  model = loop.model_config(config, vocab_size=32)
-  tx = loop.optimizer(config)
+  model = assembly.model_config(config, vocab_size=32)
+  tx = assembly.optimizer(config)
   team = sm.Workers(4)
   run = team.step(rounds.program(tx, model, 3, seed=0))
   state = team.init(tx, gpt2.init(model, jax.random.key(0)))

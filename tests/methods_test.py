@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from experiments import errors, loop, methods, rounds
+from experiments import assembly, errors, methods, rounds
 from experiments.models import gpt2
 import signmomentum as sm
 from tests import tiny
@@ -23,7 +23,7 @@ def _fields(method, **changes):
 @pytest.mark.parametrize('method', methods.METHODS)
 def test_learns(method):
   """On one batch again and again, the loss falls in 20 rounds."""
-  model = loop.model_config(tiny.load(), vocab_size=32)
+  model = assembly.model_config(tiny.load(), vocab_size=32)
   fields = _fields(method, warmup_steps=3)
   # enough for the few steps there are; that of SGD is another kind of number
   fields['learning_rate'] = 0.3 if 'momentum' in fields else 1e-2

@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import errors, loop, sampling, traffic
+from experiments import assembly, errors, loop, sampling, traffic
 from experiments.models import gpt2
 from tests import tiny
 
-MODEL = loop.model_config(tiny.load(), vocab_size=32)
+MODEL = assembly.model_config(tiny.load(), vocab_size=32)
 PARAMS = jax.tree.map(
   # Larger than at the start of training, or all tokens are alike.
   lambda p: 5 * p,

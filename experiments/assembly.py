@@ -1,0 +1,182 @@
+"""What a config asks for, put together: data, model, method, workers, program.
+
+The training loop runs it, and so does whatever looks at how that runs.
+"""
+
+from collections.abc import Callable
+import dataclasses
+from typing import Any
+
+import jax
+import ml_collections
+import numpy as np
+import optax
+
+from experiments import (
+  batches,
+  errors,
+  faults,
+  hosts,
+  methods,
+  rounds,
+  text,
+)
+from experiments.models import gpt2
+import signmomentum as sm
+
+
+@dataclasses.dataclass(frozen=True)
+class Assembly:
+  """All that rounds are made of; nothing has run yet.
+
+  Attributes:
+    config: the experiment.
+    team: the workers.
+    exchange: passes data between them and this process.
+    tokens: the text.
+    data: the batches of the workers of this process.
+    model: the model.
+    params: its first parameters.
+    tx: the method.
+    faults: what goes wrong.
+  """
+
+  config: ml_collections.ConfigDict
+  team: sm.Workers
+  exchange: hosts.Exchange
+  tokens: text.Tokens
+  data: batches.Batches
+  model: gpt2.GPT2Config
+  params: optax.Params
+  tx: optax.GradientTransformationExtraArgs
+  faults: faults.Faults
+
+  @property
+  def parameters(self) -> int:
+    """Number of parameters of the model."""
+    return sum(leaf.size for leaf in jax.tree.leaves(self.params))
+
+  @property
+  def tokens_per_step(self) -> int:
+    """Targets that all workers together see in a step."""
+    config = self.config
+    return config.workers * config.batch_size * config.data.context
+
+  def state(self) -> sm.WorkerState:
+    """The state that a run begins with."""
+    return self.team.init(self.tx, self.params)
+
+  def program(
+    self, tx: optax.GradientTransformationExtraArgs | None = None
+  ) -> Callable:
+    """The round of all workers, of the state and `arguments`.
+
+    Args:
+      tx: makes the updates instead of the method; its state is the method's.
+    """
+    config = self.config
+    return self.team.step(
+      rounds.program(
+        tx or self.tx, self.model, config.sync_every, config.seed, self.faults
+      )
+    )
+
+  def batch(self, step: int) -> np.ndarray:
+    """The tokens of the round that a step is in, for `arguments`."""
+    sync_every = self.config.sync_every
+    return self.data.round(step - step % sync_every, sync_every)
+
+  def arguments(
+    self, batch: np.ndarray, first: int, start: int, stop: int
+  ) -> tuple[Any, ...]:
+    """What `program` takes after the state.
+
+    Always of the same types: nothing is compiled twice.
+
+    Args:
+      batch: the tokens of the round.
+      first: its first step.
+      start: where in the round to begin.
+      stop: where to end.
+    """
+    inputs = self.exchange.scatter(batch)
+    return (inputs, *map(np.int32, (first, start, stop)))
+
+
+def build(config: ml_collections.ConfigDict, team: sm.Workers) -> Assembly:
+  """Puts together what a config asks for.
+
+  Args:
+    config: the experiment.
+    team: the workers.
+
+  Raises:
+    UserError: for a mistake in the config.
+  """
+  exchange = hosts.Exchange(team)
+  tokens = text.load(config.data.corpus, config.data.tokenizer)
+  model = model_config(config, tokens.vocab_size)
+  data = batches.Batches(
+    tokens.train,
+    config.data.context,
+    config.batch_size,
+    config.workers,
+    config.seed,
+    exchange.own,
+  )
+  return Assembly(
+    config=config,
+    team=team,
+    exchange=exchange,
+    tokens=tokens,
+    data=data,
+    model=model,
+    params=gpt2.init(model, jax.random.key(config.seed)),
+    tx=optimizer(config),
+    faults=faults.get(config),
+  )
+
+
+def check(config: ml_collections.ConfigDict) -> None:
+  """Finds mistakes in a config before anything is trained.
+
+  Raises:
+    UserError: for the first one.
+  """
+  _require_whole_rounds(config)
+  optimizer(config)
+  faults.get(config)
+
+
+def optimizer(
+  config: ml_collections.ConfigDict,
+) -> optax.GradientTransformationExtraArgs:
+  """Returns the transformation of a config."""
+  plan = methods.Plan(
+    num_steps=config.num_steps,
+    sync_every=config.sync_every,
+    decay_mask=gpt2.decay_mask,
+    seed=config.seed,
+  )
+  return methods.build(config.method, config.optimizer, plan)
+
+
+def model_config(
+  config: ml_collections.ConfigDict, vocab_size: int
+) -> gpt2.GPT2Config:
+  """Returns the model of a config."""
+  return gpt2.GPT2Config(
+    vocab_size=vocab_size, context=config.data.context, **config.model
+  )
+
+
+def _require_whole_rounds(config: ml_collections.ConfigDict) -> None:
+  for field in ('num_steps', 'log_every', 'eval_every', 'checkpoint_every'):
+    value, rest = config[field], config[field] % config.sync_every
+    if value < 1 or rest:
+      below = max(value - rest, config.sync_every)
+      raise errors.UserError(
+        f'{field}={value} is not a whole number of rounds of'
+        f' sync_every={config.sync_every} steps. Near it are {below} and'
+        f' {below + config.sync_every}.'
+      )
