@@ -21,8 +21,6 @@ from collections.abc import Sequence
 import functools
 import json
 import pathlib
-import statistics
-import time
 from typing import Any
 
 from absl import flags
@@ -30,7 +28,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from experiments import entry, provenance
+from experiments import entry, lion_steps, provenance, turns
 from experiments.models import gpt2
 import signmomentum as sm
 from signmomentum import bits, messages, signs, trees
@@ -137,58 +135,28 @@ def whole(
   }
 
 
-def step(params: optax.Params, repeats: int, seed: int) -> dict[str, float]:
+def step(params: optax.Params, repeats: int) -> dict[str, float]:
   """Times a step of Distributed Lion on one worker, against one of Lion.
 
   Args:
     params: the parameters.
     repeats: how often each has its turn.
-    seed: of the gradients.
 
   Returns:
     seconds of each and their ratio; bytes per parameter that Distributed Lion
     needs for a while beyond those that Lion needs.
   """
+  auto = (jax.sharding.AxisType.Auto,)
+  axes = (1,), (lion_steps.AXIS,), auto
+  mesh = jax.make_mesh(*axes, devices=jax.devices()[:1])
+  figures = lion_steps.measure_update(params, mesh, repeats, calls=1)
+  memory = figures['temporary_bytes']
   count = sum(leaf.size for leaf in jax.tree.leaves(params))
-  gradients = jax.tree.map(
-    lambda leaf: jax.random.normal(jax.random.key(seed), leaf.shape), params
-  )
-  mesh = jax.make_mesh((1,), ('workers',), (jax.sharding.AxisType.Auto,))
-  methods = {
-    'lion': optax.lion(1e-4),
-    'distributed_lion': sm.distributed_lion(1e-4),
-  }
-  compiled, states, temporary = {}, {}, {}
-  times = {name: [] for name in methods}
-  for name, tx in methods.items():
-
-    def update(params, state, gradients, tx=tx):
-      updates, state = tx.update(gradients, state, params)
-      return optax.apply_updates(params, updates), state
-
-    if name == 'distributed_lion':
-      # one worker differs from nobody, which the types can not know
-      update = jax.shard_map(
-        update, mesh=mesh, in_specs=jax.P(), out_specs=jax.P(), check_vma=False
-      )
-    state = jax.tree.map(jnp.copy, params), tx.init(params)
-    jitted = jax.jit(update, donate_argnums=(0, 1))
-    compiled[name] = jitted.lower(*state, gradients).compile()
-    states[name] = state
-    temporary[name] = compiled[name].memory_analysis().temp_size_in_bytes
-  for repeat in range(repeats + 1):
-    for name in methods:
-      began = time.perf_counter()
-      states[name] = compiled[name](*states[name], gradients)
-      jax.block_until_ready(states[name])
-      if repeat:  # the first turn touches memory for the first time
-        times[name].append(time.perf_counter() - began)
-  seconds = {name: statistics.median(taken) for name, taken in times.items()}
   return {
-    **{f'{name}_seconds': taken for name, taken in seconds.items()},
-    'distributed_lion_to_lion': seconds['distributed_lion'] / seconds['lion'],
+    **{f'{name}_seconds': taken for name, taken in figures['seconds'].items()},
+    'distributed_lion_to_lion': figures['ratio'],
     'distributed_lion_extra_bytes_per_parameter': (
-      temporary['distributed_lion'] - temporary['lion']
+      memory['distributed_lion'] - memory['lion']
     )
     / count,
   }
@@ -243,9 +211,7 @@ def main(argv: Sequence[str]) -> None:
       _VOTE_PARAMETERS.value, _WORKERS.value, _REPEATS.value, _SEED.value
     ),
     **step(
-      gpt2.init(gpt2.small(), jax.random.key(_SEED.value)),
-      _REPEATS.value,
-      _SEED.value,
+      gpt2.init(gpt2.small(), jax.random.key(_SEED.value)), _REPEATS.value
     ),
     'temporary_bytes_per_parameter': temporary_bytes(
       _MEMORY_PARAMETERS.value, _WORKERS.value
@@ -271,15 +237,13 @@ def _unpack_and_sum(words_NxGxC: jax.Array, dtype) -> jax.Array:
 
 def _medians(ways: dict[str, tuple], repeats: int) -> dict[str, float]:
   """Returns the median time of each function of its arguments, in turns."""
-  compiled = {name: jax.jit(way) for name, (way, *_) in ways.items()}
-  times = {name: [] for name in ways}
-  for repeat in range(repeats + 1):
-    for name, (_, *arguments) in ways.items():
-      began = time.perf_counter()
-      jax.block_until_ready(compiled[name](*arguments))
-      if repeat:  # the first turn compiles
-        times[name].append(time.perf_counter() - began)
-  return {name: statistics.median(taken) for name, taken in times.items()}
+  return turns.medians(
+    {
+      name: functools.partial(jax.jit(way), *arguments)
+      for name, (way, *arguments) in ways.items()
+    },
+    repeats,
+  )
 
 
 if __name__ == '__main__':

@@ -2,7 +2,8 @@
 
 A formula for the cost of a method is a hope; the compiled program is the fact.
 `collectives` reads every collective out of the text of a compiled program, for
-CPU, GPU and TPU, and `sent_bits_per_parameter` adds them up.
+CPU, GPU and TPU, and `sent_bits_per_parameter` adds them up. `exchange_seconds`
+says how long a `Link` takes for them, `break_even` when sending less pays.
 
 What one worker sends in one execution of a collective over groups of `n`
 workers, by the usual bandwidth-optimal algorithm:
@@ -27,7 +28,7 @@ What the text can not show is not counted: protocol framing, padding to tiles,
 and copies that a hand-written kernel starts by itself.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 import dataclasses
 import math
 import re
@@ -35,7 +36,7 @@ import re
 import jax
 import jax.numpy as jnp
 
-from signmomentum import hlo
+from signmomentum import hlo, links
 
 _FACTORS = {
   'all-reduce': 2,
@@ -53,6 +54,9 @@ _TRANSFERS = {
   'ALL_TO_ALL': 'all-to-all',
   'ONE_TO_ONE': 'collective-permute',
 }
+
+Link = links.Link
+break_even = links.break_even
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,7 +174,59 @@ def sent_bits_per_parameter(
       'params has no element of floating dtype to divide by; pass the tree of'
       " one worker's parameters (arrays or jax.ShapeDtypeStruct)."
     )
-  sending = [c for c in collectives(compiled) if c.sent_bytes]
+  sending = _sending(collectives(compiled))
+  return sum(8 * c.sent_bytes * c.times for c in sending) / count
+
+
+def exchange_seconds(
+  program: jax.stages.Compiled | str | Sequence[Collective],
+  link: Link,
+  algorithm: str = 'ring',
+) -> float:
+  """Seconds in which a link carries what one run of a program sends.
+
+  The sum over its collectives, one after the other, of
+
+    times * (8 * sent_bytes / bits_per_second + hops * latency_seconds)
+
+  where `links.hops` has the hops of each kind. Encoding and decoding are not
+  in it, and no protocol's framing (of Ethernet, IP and TCP: 4.6 % of the bytes
+  that are sent, and 1 to 2 % for acknowledgements). Every branch of a
+  conditional is counted as taken.
+
+  Args:
+    program: A compiled program or its text, as for `collectives`, or the
+      collectives themselves.
+    link: What joins each worker to the others.
+    algorithm: How reductions and gatherings hop: `'ring'` (as gloo does, and
+      NCCL for large arrays), `'tree'` or `'direct'`. It matters for latency
+      only.
+
+  Raises:
+    ValueError: If a collective is in a loop of unknown length, or for an
+      unknown algorithm.
+
+  Example:
+    >>> from signmomentum import wire
+    >>> gather = wire.Collective('all-gather', 'g', ('u32',), 4000, 4, 3000)
+    >>> wire.exchange_seconds([gather], wire.Link(1e6, latency_seconds=0.01))
+    0.054
+  """
+  if isinstance(program, (str, jax.stages.Compiled)):
+    program = collectives(program)
+  return sum(
+    c.times
+    * (
+      8 * c.sent_bytes / link.bits_per_second
+      + links.hops(c.kind, c.group_size, algorithm) * link.latency_seconds
+    )
+    for c in _sending(program)
+  )
+
+
+def _sending(found: Iterable[Collective]) -> list[Collective]:
+  """Those that send; all must say how often."""
+  sending = [c for c in found if c.sent_bytes]
   unknown = [c.name for c in sending if c.times is None]
   if unknown:
     raise ValueError(
@@ -178,7 +234,7 @@ def sent_bits_per_parameter(
       ' compiled program does not tell. Compile one step without the loop, or'
       ' use jax.lax.scan (or fori_loop) with a length known when compiling.'
     )
-  return sum(8 * c.sent_bytes * c.times for c in sending) / count
+  return sending
 
 
 def _text(compiled: jax.stages.Compiled | str) -> str:
@@ -303,14 +359,14 @@ def _collective(
     if defined is None:
       raise ValueError(f'{instruction.name}: {operand} is not defined.')
     arrays += hlo.ARRAY.findall(defined.shape)
-  size = sum(_bytes(*array) for array in arrays)
+  size = sum(hlo.array_bytes(*array) for array in arrays)
   if kind == 'collective-permute':
     group = _permuted(instruction)
     if slices := instruction.attributes.get('slice_sizes'):
       # In place: only these slices of the first operand are sent.
       dtype, _, layout = arrays[0]
       size = sum(
-        _bytes(dtype, dimensions, layout)
+        hlo.array_bytes(dtype, dimensions, layout)
         for dimensions in re.findall(r'[\d,]*\d', slices)
       )
   else:
@@ -400,19 +456,3 @@ def _permuted(instruction: hlo.Instruction) -> int:
       members.add(start)
     largest = max(largest, len(members))
   return largest
-
-
-_WIDTH = re.compile(r'(?:bf|f|s|u|c)(\d+)')
-
-
-def _bytes(dtype: str, dimensions: str, layout: str) -> int:
-  """Size of an array: below a byte only where its layout says so, `E(4)`."""
-  width = {'pred': 8, 'token': 0, 'opaque': 0}.get(dtype)
-  if width is None:
-    match = _WIDTH.match(dtype)
-    if not match:
-      raise ValueError(f'Unknown element type {dtype!r} in the program.')
-    packed = re.search(r'E\((\d+)\)', layout)
-    width = int(packed[1]) if packed else max(8, int(match[1]))
-  sizes = [int(size.strip(' <=')) for size in hlo.split(dimensions)]
-  return -(-math.prod(sizes) * width // 8)

@@ -256,6 +256,30 @@ def test_gpu_start_and_done_count_once():
   assert found[1].op_name == 'jit(step)/psum_scatter'
 
 
+def test_gpu_pairs_in_a_branch_and_in_a_loop_within_it():
+  """What is awaited by a done without `calls` has been started once."""
+  found = wire.collectives(golden('gpu_conditional.hlo'))
+  assert all(c.conditional for c in found)
+  rows = [
+    (c.kind, c.dtypes, c.bytes, c.group_size, c.sent_bytes, c.times)
+    for c in found
+  ]
+  assert rows == [
+    ('all-reduce', ('f32',), 384, 4, 2 * 384 * 3 / 4, 1),
+    ('all-to-all', ('u32',), 128, 4, 96, 1),
+    ('collective-permute', ('f32',), 256, 4, 256, 3),
+  ]
+
+
+def test_tpu_hops_in_a_branch():
+  found = wire.collectives(golden('tpu_conditional.hlo'))
+  words = 4 * 16 * 128
+  assert [(c.kind, c.bytes, c.times, c.conditional) for c in found] == [
+    ('all-to-all', words, 1, True),
+    ('all-gather', words, 1, True),
+  ]
+
+
 def test_tpu_two_hops():
   found = wire.collectives(golden('tpu_two_hop.hlo'))
   assert [(c.kind, c.dtypes, c.group_size) for c in found] == [
