@@ -18,6 +18,7 @@ from experiments import (
   faults,
   hosts,
   methods,
+  plans,
   rounds,
   text,
 )
@@ -152,7 +153,7 @@ def optimizer(
   config: ml_collections.ConfigDict,
 ) -> optax.GradientTransformationExtraArgs:
   """Returns the transformation of a config."""
-  plan = methods.Plan(
+  plan = plans.Plan(
     num_steps=config.num_steps,
     sync_every=config.sync_every,
     decay_mask=gpt2.decay_mask,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import jax
 
-from experiments import errors, methods
+from experiments import errors, plans
 import signmomentum as sm
 
 
@@ -27,7 +27,7 @@ def _simulated(count: int) -> sm.Workers:
       'Simulated workers are all in one process, and there are'
       f' {jax.process_count()}. Use --workers=devices with --distributed.'
     )
-  return sm.Workers(count, axis_name=methods.AXIS)
+  return sm.Workers(count, axis_name=plans.AXIS)
 
 
 def _on_devices(count: int) -> sm.Workers:
@@ -42,8 +42,8 @@ def _on_devices(count: int) -> sm.Workers:
       ' --workers=simulated.'
     )
   auto = (jax.sharding.AxisType.Auto,)
-  mesh = jax.make_mesh((count,), (methods.AXIS,), auto)
-  return sm.Workers(count, mesh, methods.AXIS)
+  mesh = jax.make_mesh((count,), (plans.AXIS,), auto)
+  return sm.Workers(count, mesh, plans.AXIS)
 
 
 EXECUTORS: dict[str, Callable[[int], sm.Workers]] = {

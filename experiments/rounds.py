@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from experiments import faults as faults_lib
-from experiments import methods
+from experiments import plans
 from experiments.models import gpt2
 import signmomentum as sm
 
@@ -44,7 +44,7 @@ def program(
 
   def local_step(state, tokens_BxL, step):
     key = jax.random.fold_in(jax.random.key(seed), step)
-    worker = jax.lax.axis_index(methods.AXIS)
+    worker = jax.lax.axis_index(plans.AXIS)
     key = jax.random.fold_in(key, worker)
 
     def mean_nats(params):
@@ -52,7 +52,7 @@ def program(
       return jnp.mean(gpt2.nats(logits_BxLxV, tokens_BxL[:, 1:]))
 
     loss, gradient = jax.value_and_grad(mean_nats)(
-      sm.as_local(state.params, methods.AXIS)
+      sm.as_local(state.params, plans.AXIS)
     )
     extra_args = faults.extra_args(jax.random.fold_in(key, _ABSENCE))
     updates, opt_state = tx.update(
@@ -71,7 +71,7 @@ def program(
       state, new = local_step(state, tokens_SxBxL[place], first + place)
       return state, jax.tree.map(lambda x, y: x.at[place].set(y), outputs, new)
 
-    nothing = sm.as_local(jnp.zeros(sync_every), methods.AXIS)
+    nothing = sm.as_local(jnp.zeros(sync_every), plans.AXIS)
     state, outputs = jax.lax.fori_loop(
       start, stop, body, (state, (nothing, nothing))
     )

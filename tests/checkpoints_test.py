@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import checkpoints, errors, methods
+from experiments import checkpoints, errors, methods, plans
 import signmomentum as sm
 from tests import tiny
 
@@ -15,9 +15,7 @@ PARAMS = {'matrix': jnp.arange(6.0).reshape(2, 3), 'vector': jnp.ones(3)}
 def _state(workers=4, mesh=None):
   """A state in which every leaf has numbers of its own."""
   config = tiny.load(method='distributed_sign_momentum_one_bit')
-  plan = methods.Plan(
-    100, 3, lambda p: jax.tree.map(lambda x: x.ndim > 1, p), 0
-  )
+  plan = plans.Plan(100, 3, lambda p: jax.tree.map(lambda x: x.ndim > 1, p), 0)
   tx = methods.build(config.method, config.optimizer, plan)
   state = sm.Workers(workers, mesh).init(tx, PARAMS)
   leaves, treedef = jax.tree.flatten(state)

@@ -5,7 +5,7 @@ import numpy as np
 import optax
 import pytest
 
-from experiments import assembly, errors, evaluate, methods, rounds
+from experiments import assembly, errors, evaluate, methods, plans, rounds
 from experiments.models import gpt2
 import signmomentum as sm
 from tests import tiny
@@ -42,7 +42,7 @@ def _trained(workers, mesh=None):
   tx = methods.build(
     'distributed_sign_momentum',
     CONFIG.optimizer,
-    methods.Plan(100, 3, gpt2.decay_mask, 0),
+    plans.Plan(100, 3, gpt2.decay_mask, 0),
   )
   team = sm.Workers(workers, mesh)
   run = team.step(rounds.program(tx, MODEL, 3, 0))

@@ -6,12 +6,12 @@ import numpy as np
 import optax
 import pytest
 
-from experiments import assembly, errors, methods, rounds
+from experiments import assembly, errors, methods, plans, rounds
 from experiments.models import gpt2
 import signmomentum as sm
 from tests import tiny
 
-PLAN = methods.Plan(
+PLAN = plans.Plan(
   num_steps=60, sync_every=3, decay_mask=gpt2.decay_mask, seed=0
 )
 
@@ -65,7 +65,7 @@ def test_missing_fields_are_named():
 
 
 def test_schedule():
-  rate = methods.schedule(PLAN, 2.0, warmup_steps=10, final_fraction=0.25)
+  rate = plans.schedule(PLAN, 2.0, warmup_steps=10, final_fraction=0.25)
   np.testing.assert_allclose(
     [rate(step) for step in (0, 5, 10, 35, 60)], [0, 1, 2, 1.25, 0.5], rtol=1e-6
   )
@@ -74,7 +74,7 @@ def test_schedule():
 @pytest.mark.parametrize('warmup_steps', [-1, 60, 61])
 def test_schedule_refuses_a_warmup_without_an_end(warmup_steps):
   with pytest.raises(errors.UserError, match=f'warmup_steps={warmup_steps}'):
-    methods.schedule(PLAN, 1.0, warmup_steps, 0.1)
+    plans.schedule(PLAN, 1.0, warmup_steps, 0.1)
 
 
 @pytest.mark.parametrize('method', methods.METHODS)
