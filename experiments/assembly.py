@@ -25,6 +25,8 @@ from experiments import (
 from experiments.models import gpt2
 import signmomentum as sm
 
+_LEAST = {'workers': 1, 'batch_size': 1, 'sync_every': 1, 'seed': 0}
+
 
 @dataclasses.dataclass(frozen=True)
 class Assembly:
@@ -144,6 +146,7 @@ def check(config: ml_collections.ConfigDict) -> None:
   Raises:
     UserError: for the first one.
   """
+  _require_least(config)
   _require_whole_rounds(config)
   optimizer(config)
   faults.get(config)
@@ -169,6 +172,14 @@ def model_config(
   return gpt2.GPT2Config(
     vocab_size=vocab_size, context=config.data.context, **config.model
   )
+
+
+def _require_least(config: ml_collections.ConfigDict) -> None:
+  for field, least in _LEAST.items():
+    if config[field] < least:
+      raise errors.UserError(
+        f'{field}={config[field]} must be at least {least}.'
+      )
 
 
 def _require_whole_rounds(config: ml_collections.ConfigDict) -> None:

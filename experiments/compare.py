@@ -75,6 +75,7 @@ def main(overrides: Sequence[str]) -> None:
   jax.config.update('jax_platforms', 'cpu')
   plan = _sweep(overrides) if _SWEEP.value else [_study(overrides)]
   chosen = settings.choose(plan, _STUDIES.value, _METHODS.value)
+  entry.make_directory(_WORKDIR.value)
   results = outcomes.Results(plan, _WORKDIR.value)
 
   def publish():

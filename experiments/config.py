@@ -147,6 +147,10 @@ def run_file(path: str | os.PathLike, kind: str, function: str) -> Any:
   file = pathlib.Path(path)
   if not file.is_file():
     siblings = [str(other) for other in file.parent.glob('[!_]*.py')]
+    if not siblings:
+      raise errors.UserError(
+        f'No {kind} {path}, nor any other in {file.parent.absolute()}.'
+      )
     raise errors.unknown(kind, str(path), siblings)
   spec = importlib.util.spec_from_file_location(file.stem, file)
   if spec is None or spec.loader is None:

@@ -1,6 +1,8 @@
 """What entry points do first, before any device is used."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+import os
+import pathlib
 import sys
 from typing import Any
 
@@ -24,6 +26,39 @@ def run(main: Callable[[Any], None], flags_parser: Callable | None = None):
     sys.exit(f'error: {error}')
 
 
+def require_flags_only(argv: Sequence[str]) -> None:
+  """Refuses what is left of a command line after its flags.
+
+  Raises:
+    UserError: if there is anything.
+  """
+  if argv[1:]:
+    raise errors.UserError(
+      f'Not a flag: {" ".join(argv[1:])}. See --help for those there are.'
+    )
+
+
+def make_directory(path: str | os.PathLike) -> pathlib.Path:
+  """Makes the directory of results: before minutes of work, not after.
+
+  Raises:
+    UserError: if it can't be made, or is no directory to write to.
+  """
+  path = pathlib.Path(path)
+  try:
+    path.mkdir(parents=True, exist_ok=True)
+  except OSError as error:
+    raise errors.UserError(
+      f'Cannot make the directory {path}: {error.strerror}. Name another with'
+      ' --workdir.'
+    ) from error
+  if not os.access(path, os.W_OK):
+    raise errors.UserError(
+      f'Cannot write to {path}. Name another directory with --workdir.'
+    )
+  return path
+
+
 def quiet() -> None:
   """Hides what libraries log of their doings, unless --verbosity is set."""
   if not flags.FLAGS['verbosity'].present:
@@ -45,6 +80,7 @@ def set_cpu_devices(
     cpu_devices: what the user asked for, None if nothing.
   """
   if cpu_devices is None and executor == 'simulated':
-    cpu_devices = max(workers, jax.config.jax_num_cpu_devices)
+    # of no worker at all, the check of the config tells better than JAX
+    cpu_devices = max(1, workers, jax.config.jax_num_cpu_devices)
   if cpu_devices is not None:
     jax.config.update('jax_num_cpu_devices', cpu_devices)

@@ -12,7 +12,7 @@ import jax
 import ml_collections
 
 from experiments import config as config_lib
-from experiments import errors
+from experiments import entry, errors
 
 CONFIG = 'config.json'
 VERSIONS = 'versions.json'
@@ -44,10 +44,10 @@ def record(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
     workdir: the run's directory, which is made if there is none.
 
   Raises:
-    UserError: if the directory has a run with another config; the message names
-      the fields that differ.
+    UserError: if the directory cannot be made, or has a run with another
+      config; the message names the fields that differ.
   """
-  workdir.mkdir(parents=True, exist_ok=True)
+  entry.make_directory(workdir)
   path = workdir / CONFIG
   if path.exists():
     _require_equal(config, config_lib.read(path), workdir)

@@ -215,6 +215,10 @@ def _setting(config: ml_collections.ConfigDict) -> Setting:
 def _check_names(study: Study) -> None:
   if not study.methods or not study.seeds:
     raise errors.UserError(f'{study.name} needs methods and seeds.')
+  if min(study.seeds) < 0:
+    raise errors.UserError(
+      f'{study.name}: seeds must be at least 0, not {min(study.seeds)}.'
+    )
   _require_unique(f'{study.name}: methods', study.methods)
   _require_unique(f'{study.name}: seeds', study.seeds)
   methods.names(study.methods)

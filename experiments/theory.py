@@ -55,7 +55,6 @@ arrives in runs of this length.
 """
 
 from collections.abc import Sequence
-import pathlib
 import time
 
 from absl import flags
@@ -73,10 +72,9 @@ _QUICK = flags.DEFINE_bool(
 
 def main(argv: Sequence[str]) -> None:
   """Measures, prints and writes."""
-  del argv
+  entry.require_flags_only(argv)
   entry.quiet()
-  # before minutes of work, not after
-  pathlib.Path(_WORKDIR.value).mkdir(parents=True, exist_ok=True)
+  entry.make_directory(_WORKDIR.value)
   scale = studies.QUICK if _QUICK.value else studies.FULL
   began = time.perf_counter()
   panels = studies.measure(scale, _SEED.value)

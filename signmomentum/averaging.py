@@ -39,6 +39,9 @@ def with_state_averaging(
   trace time whether this update averages, None (default) goes by the count;
   of those who are not ``present`` the state is not taken, and they keep it.
 
+  What is not finite in the state of one worker is so for all from the next
+  average on: put :func:`ignore_non_finite` before.
+
   Args:
     tx: any transformation; gets all other extra arguments, and ``present``.
     average_every: updates between two averages, :math:`k`.

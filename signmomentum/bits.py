@@ -95,14 +95,15 @@ def _pack_signs(
   values_RxC: jax.Array, groups: int
 ) -> tuple[jax.Array, jax.Array]:
   # 16 rows make half a word of each kind. Together they are one reduction, of
-  # which XLA makes a fast loop on a CPU, unlike of one with two results.
+  # which XLA makes a fast loop on a CPU, unlike of one with two results. No two
+  # have a bit in common: it is a sum, which devices can do together if the rows
+  # are spread over them, and an `or` they can't.
   half, low = WORD // 2, np.uint32(0xFFFF)
   values = values_RxC[: WORD * groups].reshape(2 * groups, half, -1)
   above, below = values > 0, values < 0
   both = above.astype(jnp.uint32) | (above | below).astype(jnp.uint32) << half
-  halves = jax.lax.reduce(
-    both << _shifts(3)[:, :half], np.uint32(0), jax.lax.bitwise_or, (1,)
-  ).reshape(groups, 2, -1)
+  halves = jnp.sum(both << _shifts(3)[:, :half], axis=1, dtype=jnp.uint32)
+  halves = halves.reshape(groups, 2, -1)
   first, second = halves[:, 0], halves[:, 1]
   positive = (first & low) | (second << half)
   nonzero = (first >> half) | (second & ~low)
@@ -247,10 +248,16 @@ def any_lane(words_GxC: jax.Array) -> jax.Array:
     Array([[5],
            [0]], dtype=uint32)
   """
-  ored = jax.lax.reduce(
-    words_GxC, np.uint32(0), jax.lax.bitwise_or, (words_GxC.ndim - 1,)
-  )
-  return ored[..., None]
+  if kernels.is_on_one_device():
+    ored = jax.lax.reduce(
+      words_GxC, np.uint32(0), jax.lax.bitwise_or, (words_GxC.ndim - 1,)
+    )
+    return ored[..., None]
+  # By halves: devices that hold some lanes each can't reduce by `or` together.
+  while (columns := words_GxC.shape[-1]) > 1:
+    half = -(-columns // 2)  # of an odd number, both have the one in the middle
+    words_GxC = words_GxC[..., :half] | words_GxC[..., columns - half :]
+  return words_GxC
 
 
 def _shifts(ndim: int) -> np.ndarray:

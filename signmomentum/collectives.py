@@ -210,6 +210,8 @@ def _filled(message: jax.Array) -> jax.Array:
 
 
 def _opened(message: jax.Array, dtype: jnp.dtype) -> jax.Array:
+  if message.dtype == dtype:  # a conversion would have no derivative
+    return message
   return jax.lax.bitcast_convert_type(message, dtype)
 
 

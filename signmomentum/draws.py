@@ -41,7 +41,10 @@ def leaf_keys(key: jax.Array, paths: Sequence[str]) -> list[jax.Array]:
     >>> bool(one == draws.leaf_keys(draws.key(0), ["['w']"])[0])
     True
   """
-  return [jax.random.fold_in(key, zlib.crc32(path.encode())) for path in paths]
+  # The path of a tree that is one leaf is empty, and its checksum would be 0:
+  # the first key that a split gives, which votes take.
+  numbers = [zlib.crc32(path.encode() or b'leaf') for path in paths]
+  return [jax.random.fold_in(key, number) for number in numbers]
 
 
 def happens(
@@ -68,6 +71,7 @@ def happens(
   """
   words = jax.random.bits(key, probability.shape, jnp.uint32)
   threshold = (probability * 2.0**31).astype(jnp.uint32)
+  words |= jnp.zeros_like(threshold)  # to lie as it does, if in pieces
   return words >> np.uint32(1) < threshold, (words & np.uint32(1)) == 1
 
 

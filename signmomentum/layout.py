@@ -146,8 +146,8 @@ def start(
   params: optax.Params,
   axis_name: collectives.AxisName,
   count: int,
-) -> tuple[optax.OptState, bool]:
-  """The state of the optimizer that a worker, or each worker, starts with.
+) -> tuple[optax.OptState, list[bool]]:
+  """The state of the optimizer that workers start with.
 
   Args:
     tx: any transformation.
@@ -156,16 +156,28 @@ def start(
     count: the size of each axis in the name.
 
   Returns:
-    the state of one worker and False, or, if ``init`` asks for the axis, those
-    of all workers, ``[workers, ...]``, and True.
+    the state, and for each leaf whether it is that of all workers,
+    ``[workers, ...]``: so it is where ``init`` asks for the axis, and makes
+    something else on each.
   """
   try:
-    return tx.init(params), False
+    state = tx.init(params)
   except NameError:
-    init = tx.init
-    for axis in collectives.axes(axis_name):
-      init = jax.vmap(init, None, axis_name=axis, axis_size=count)
-    return init(params), True
+    axes = collectives.axes(axis_name)
+    program, state = jax.make_jaxpr(
+      tx.init, axis_env=[(axis, count) for axis in axes], return_shape=True
+    )(params)
+    same = [False] * len(jax.tree.leaves(params))
+    rows = _follow(program, same, axis_name)
+
+    def init(params):
+      return jax.tree.leaves(tx.init(params))
+
+    places = [0 if row else None for row in rows]
+    for axis in axes:
+      init = jax.vmap(init, None, places, axis_name=axis, axis_size=count)
+    return jax.tree.unflatten(jax.tree.structure(state), init(params)), rows
+  return state, [False] * len(jax.tree.leaves(state))
 
 
 def _types(update, leaves, own, floating, axis_name) -> list[bool]:

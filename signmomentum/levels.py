@@ -22,6 +22,9 @@ from signmomentum import draws
 _WORD = 32  # bits
 _SHARE = 4  # elements that share a random word, each with a rotation of it
 _NAN = np.uint16(0x7FC0)  # in bfloat16
+# 2**126 in bfloat16: to divide by more, XLA on CPU multiplies by an inverse
+# that has been flushed to 0.
+_LARGEST = np.uint16(0x7E80)
 
 
 class Levels(NamedTuple):
@@ -65,8 +68,8 @@ class Format:
 
     Args:
       blocks_GxKxB: f32 or f64. A block with a number that is not finite, or so
-        large that bfloat16 has no scale for it, or a sum no place in the dtype,
-        becomes NaN.
+        large that its scale would be above ``2**126``, or a sum no place in the
+        dtype, becomes NaN.
       key: random key.
       first: which group is the first one, of all that are drawn for.
 
@@ -155,8 +158,8 @@ def _largest(values: jax.Array) -> jax.Array:
 def _scale(most: jax.Array, levels: int) -> jax.Array:
   """The smallest bfloat16 whose levels reach the largest magnitude, as uint16.
 
-  NaN where that is not finite; at least the smallest normal number, since
-  quotients of less are flushed to 0 on some backends.
+  NaN where that is not finite or above 2**126; at least the smallest normal
+  number, since quotients of less are flushed to 0 on some backends.
   """
   tiny = float(jnp.finfo(jnp.float32).tiny)
   quotient = jnp.maximum((most / levels).astype(jnp.float32), tiny)
@@ -166,8 +169,7 @@ def _scale(most: jax.Array, levels: int) -> jax.Array:
   # 1/levels. The product is exact.
   short = _number(below).astype(most.dtype) * levels < most
   scale = below + short
-  infinite = np.uint16(0x7F80)
-  finite = jnp.isfinite(most) & (scale < infinite)
+  finite = jnp.isfinite(most) & (scale <= _LARGEST)
   return jnp.where(most == 0, np.uint16(0), jnp.where(finite, scale, _NAN))
 
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from signmomentum import collectives
+from signmomentum import collectives, trees
 
 
 def rows(leaf: jax.Array, n: int) -> jax.Array:
@@ -20,13 +20,15 @@ def rows(leaf: jax.Array, n: int) -> jax.Array:
            [2, 0]], dtype=int32)
   """
   width = -(-leaf.size // n)
-  flat = jnp.pad(leaf.reshape(-1), (0, n * width - leaf.size))
+  flat = trees.gathered(leaf).reshape(-1)
+  flat = jnp.pad(flat, (0, n * width - leaf.size))
   return flat.reshape(n, width)
 
 
 def whole(rows_NxW: jax.Array, like: jax.Array) -> jax.Array:
   """The leaf of some rows, in the shape of another."""
-  return rows_NxW.reshape(-1)[: like.size].reshape(like.shape)
+  flat = rows_NxW.reshape(-1)[: like.size]
+  return trees.sharded_like(flat.reshape(like.shape), like)
 
 
 def mean(

@@ -232,7 +232,7 @@ class _Bucket:
     written, joint = [], []
     for place, leaf in zip(self.places, leaves, strict=True):
       size = place.blocks * self.form.block_size
-      flat = leaf.reshape(-1).astype(self.dtype)
+      flat = trees.gathered(leaf).reshape(-1).astype(self.dtype)
       flat = jnp.pad(flat, (0, size - leaf.size))
       if place.groups:
         blocks = self._grouped(flat)
@@ -262,7 +262,8 @@ class _Bucket:
         flat = self.form.decode(own, leaf.dtype).reshape(-1)
       else:
         flat = joint(leaf.dtype)[start * self.form.block_size :]
-      results.append(flat[: leaf.size].reshape(leaf.shape))
+      whole = flat[: leaf.size].reshape(leaf.shape)
+      results.append(trees.sharded_like(whole, leaf))
     return results
 
   def _grouped(self, flat: jax.Array) -> jax.Array:

@@ -21,6 +21,7 @@ from signmomentum import (
 )
 
 _GATHERS = ('signs', 'full')
+_NAN = 2  # among signs; what one bit for above zero and none for a number mean
 
 
 class ShardOverWorkersState(NamedTuple):
@@ -52,10 +53,9 @@ def shard_over_workers(
      (``gather='signs'``).
 
   The result is that of ``optax.chain(aggregate_by_mean(axis_name), tx)``, or
-  the sign of it. (The mean of bf16 or f16 updates is rounded once here, and at
-  every addition there.) Zeros are exact: one more bit for 128 elements says
-  where all are zero; if there are others, which all workers then know, a second
-  bit for each element follows in this step.
+  the sign of it. Zeros are exact, and NaN stays NaN: one more bit for 128
+  elements says where all are zero; if there are others, which all workers then
+  know, a second bit for each element follows in this step.
 
   Paper A's outer step, for 33 instead of 64 bits and a shard of the momentum::
 
@@ -218,11 +218,12 @@ def _join_signs(
     n = collectives.worker_count(axis_name)
     return [jnp.zeros((n, 0), part.dtype) for part in own]
   columns = min(signs.BLOCK, math.ceil(size / bits.WORD))
-  sign = jnp.concatenate([jnp.sign(own[i]).astype(jnp.int8) for i in order])
+  sign = jnp.concatenate([_sign(own[i]) for i in order])
   # what fills up counts as not zero, like most of what is there
   fill = -size % (bits.WORD * columns)
   grid = jnp.pad(sign, (0, fill), constant_values=1).reshape(-1, columns)
-  positive, nonzero = bits.pack(grid > 0), bits.pack(grid != 0)
+  # NaN is written as what is above zero and yet no number but zero
+  positive, nonzero = bits.pack(grid > 0), bits.pack(jnp.abs(grid) == 1)
   some = bits.any_lane(nonzero)
   regular = jnp.all(nonzero == some)
   irregular = collectives.total(1 - regular.astype(jnp.int32), axis_name)
@@ -242,4 +243,12 @@ def _join_signs(
 
   rows = jax.vmap(decode)(first[..., :columns], mask)
   whole = dict(zip(order, parts.apart(rows[:, :size], sizes), strict=True))
-  return [whole[i].astype(part.dtype) for i, part in enumerate(own)]
+  return [
+    jnp.where(whole[i] == _NAN, jnp.nan, whole[i].astype(part.dtype))
+    for i, part in enumerate(own)
+  ]
+
+
+def _sign(array: jax.Array) -> jax.Array:
+  """The sign as a small integer, and a fourth number for NaN."""
+  return jnp.where(jnp.isnan(array), _NAN, jnp.sign(array)).astype(jnp.int8)

@@ -110,7 +110,7 @@ def _exchange(
   leaves: list[jax.Array], density: float, axis_name: collectives.AxisName
 ) -> tuple[list[jax.Array], list[jax.Array]]:
   """Sums of what all sent, in f32 at least, and what this worker sent."""
-  flat = [leaf.reshape(-1) for leaf in leaves]
+  flat = [trees.gathered(leaf).reshape(-1) for leaf in leaves]
   chosen = [_largest(vector, density) for vector in flat]
   message = [_bytes(part) for pair in chosen for part in pair]
   if not message:
@@ -144,7 +144,10 @@ def _exchange(
     for vector, (indices, values) in zip(flat, chosen, strict=True)
   ]
   return tuple(
-    [x.reshape(leaf.shape) for x, leaf in zip(group, leaves, strict=True)]
+    [
+      trees.sharded_like(x.reshape(leaf.shape), leaf)
+      for x, leaf in zip(group, leaves, strict=True)
+    ]
     for group in (totals, own)
   )
 
@@ -153,6 +156,7 @@ def _largest(vector: jax.Array, density: float) -> tuple[jax.Array, jax.Array]:
   """Indices and values of the largest magnitudes."""
   # not 0.07 * 100 = 7.000000000000001: that is not 8 elements
   k = int(np.ceil(round(density * vector.size, 6)))
+  k = max(k, min(1, vector.size))
   _, indices = jax.lax.top_k(jnp.abs(vector), k)
   return indices, vector[indices]
 

@@ -33,7 +33,8 @@ def aggregate_by_ternary_mean(
   :math:`s`, one number for each leaf, so that sums of :math:`b_i` travel back
   in ``ceil(log2(2 n + 1))`` bits.
 
-  A number that is not finite makes its leaf NaN, on all workers.
+  A number that is not finite makes its leaf NaN, on all workers; so does one
+  above ``2**126`` in f32.
 
   The paper cuts off at multiples of the standard deviation about the mean;
   about zero is as good for gradients, and right for a leaf of one element.
@@ -117,8 +118,9 @@ def _scales(
 ) -> list[jax.Array]:
   """The largest magnitude of each leaf on any worker, in one message.
 
-  NaN where somebody has a number that is not finite. (Some backends drop NaN
-  from a maximum: it travels as infinity.)
+  NaN where somebody has a number that is not finite, or so large that its
+  inverse, by which XLA on CPU multiplies to divide by it, is flushed to 0.
+  (Some backends drop NaN from a maximum: it travels as infinity.)
   """
   if not leaves:
     return []
@@ -130,4 +132,5 @@ def _scales(
 
   own = jnp.stack([largest(leaf) for leaf in leaves])
   most = collectives.maximum(own, axis_name)
-  return list(jnp.where(jnp.isfinite(most), most, jnp.nan))
+  largest_of_all = 1 / float(jnp.finfo(wide).tiny)
+  return list(jnp.where(most <= largest_of_all, most, jnp.nan))

@@ -99,7 +99,7 @@ class Bucket:
     """
     positive, nonzero, rests = [], [], []
     for leaf, array in zip(self.leaves, arrays, strict=True):
-      array = _gathered(array)
+      array = gathered(array)
       if leaf.blocks:
         array = _sign(array)
       if leaf.groups and leaf.blocks:  # which is read twice
@@ -152,7 +152,7 @@ class Bucket:
       else:
         start = leaf.block * signs.BLOCK
         numbers = joint(array.dtype)[start : start + leaf.size]
-      results.append(_sharded_like(numbers.reshape(array.shape), array))
+      results.append(sharded_like(numbers.reshape(array.shape), array))
     return results
 
   def _rest(self, plane: jax.Array) -> jax.Array:
@@ -274,19 +274,7 @@ def is_inexact(leaf: Any) -> bool:
   return jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
 
 
-def _sign(array: jax.Array) -> jax.Array:
-  """The sign as a small integer; a NaN is neither above nor below zero."""
-  return (array > 0).astype(jnp.int8) - (array < 0).astype(jnp.int8)
-
-
-def _planes(fn: Callable, tally: signs.Tally) -> signs.Tally:
-  """Applies a function to every plane of a tally."""
-  return jax.tree.map(
-    lambda plane: plane if isinstance(plane, int) else fn(plane), tally
-  )
-
-
-def _gathered(array: jax.Array) -> jax.Array:
+def gathered(array: jax.Array) -> jax.Array:
   """The array on every device of a worker, if the mesh says it is spread.
 
   With explicit sharding a reshape must know where each element goes. Where a
@@ -297,11 +285,24 @@ def _gathered(array: jax.Array) -> jax.Array:
   return array
 
 
-def _sharded_like(array: jax.Array, like: jax.Array) -> jax.Array:
+def sharded_like(array: jax.Array, like: jax.Array) -> jax.Array:
+  """The array where another one lies: undoes :func:`gathered`."""
   spec = _spec(like)
   if any(axis is not None for axis in spec):
     return jax.sharding.reshard(array, spec)
   return array
+
+
+def _sign(array: jax.Array) -> jax.Array:
+  """The sign as a small integer; a NaN is neither above nor below zero."""
+  return (array > 0).astype(jnp.int8) - (array < 0).astype(jnp.int8)
+
+
+def _planes(fn: Callable, tally: signs.Tally) -> signs.Tally:
+  """Applies a function to every plane of a tally."""
+  return jax.tree.map(
+    lambda plane: plane if isinstance(plane, int) else fn(plane), tally
+  )
 
 
 def _spec(array: jax.Array) -> jax.sharding.PartitionSpec:

@@ -99,12 +99,11 @@ class Workers:
     with (
       contextlib.nullcontext() if self.mesh is None else jax.set_mesh(self.mesh)
     ):
-      opt_state, stacked = layout.start(tx, params, self.axis_name, self.count)
+      opt_state, rows = layout.start(tx, params, self.axis_name, self.count)
       state = layout.WorkerState(params, opt_state, varying)
       leaves, treedef = jax.tree.flatten(state)
       # which have a row for each worker already
-      rows = [False] * len(jax.tree.leaves(params))
-      rows += [stacked] * (len(leaves) - len(rows))
+      rows = [False] * len(jax.tree.leaves(params)) + rows
 
       def copies(leaves):
         return [
@@ -183,9 +182,7 @@ class Workers:
 
   def _stored(self, leaf: jax.Array, own: bool, rows: bool) -> jax.Array:
     """A leaf of the state as it is kept, from that of one worker or of all."""
-    if rows:
-      return jnp.copy(leaf if own else leaf[0])
-    if own:
+    if own and not rows:
       return jnp.broadcast_to(leaf, (self.count, *leaf.shape))
     return jnp.copy(leaf)
 
@@ -251,19 +248,24 @@ class Workers:
     like = mesh is not None and mesh.axis_names == self.mesh.axis_names
     if like and not rows:  # made like a parameter
       spec = leaf.sharding.spec
+    if self._is_explicit() and not rows:  # as it will be in the types of steps
+      spec = jax.P(*spec, *[None] * (leaf.ndim - len(spec)))
     return jax.NamedSharding(
       self.mesh, jax.P(self.axis_name, *spec) if own else spec
     )
 
   def _placed(self, leaf: jax.Array, own: bool) -> jax.Array:
     """Moves an input to the devices of its worker, if the mesh is strict."""
-    kinds = dict(zip(self.mesh.axis_names, self.mesh.axis_types, strict=True))
-    if kinds[self.axis_name] != jax.sharding.AxisType.Explicit:
+    if not self._is_explicit():
       return leaf
     axis = [self.axis_name] if own else []
     spec = jax.typeof(leaf).sharding.spec
     spec = jax.P(*axis, *spec[len(axis) :])
     return jax.sharding.reshard(leaf, jax.NamedSharding(self.mesh, spec))
+
+  def _is_explicit(self) -> bool:
+    kinds = dict(zip(self.mesh.axis_names, self.mesh.axis_types, strict=True))
+    return kinds[self.axis_name] == jax.sharding.AxisType.Explicit
 
 
 def _put(leaf: jax.Array, sharding: jax.NamedSharding) -> jax.Array:

@@ -76,8 +76,10 @@ def test_constant_is_the_value_everywhere(value):
   assert (_value(bits.constant(value)) == value).all()
 
 
-def test_any_lane_ors_a_row():
-  words = _words(6, 4, 128) & _words(7, 4, 128) & _words(8, 4, 128) & 0xF0
+@pytest.mark.parametrize('columns', [1, 7, 100, 128])
+def test_any_lane_ors_a_row(columns):
+  words = _words(6, 4, columns) & _words(7, 4, columns)
+  words &= _words(8, 4, columns) & 0xF0
   np.testing.assert_array_equal(
     bits.any_lane(jnp.asarray(words)),
     np.bitwise_or.reduce(words, axis=1, keepdims=True),

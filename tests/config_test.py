@@ -139,6 +139,8 @@ def test_wrong_arguments(family, arg, message):
 def test_file_errors(family, tmp_path):
   with pytest.raises(errors.UserError, match='nearest is .*family.py'):
     config.load(family.replace('family', 'familly'))
+  with pytest.raises(errors.UserError, match='nor any other in .*nowhere'):
+    config.load(str(tmp_path / 'nowhere' / 'config.py'))
   (tmp_path / 'empty.py').write_text('')
   with pytest.raises(errors.UserError, match='no function get_config'):
     config.load(str(tmp_path / 'empty.py'))

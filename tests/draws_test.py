@@ -19,3 +19,12 @@ def test_words_are_those_of_threefry(number):
     pairs = jax_random.threefry_2x32(jax.random.key_data(key), counts)
     pairs = np.reshape(pairs, (2, 4))[: number - 2 * block]
     np.testing.assert_array_equal(words[2 * block :][:2], pairs)
+
+
+def test_leaves_do_not_draw_what_votes_draw():
+  """Votes split the same key, if a seed is used twice."""
+  key = draws.key(5, 6, 7)
+  split = jax.random.key_data(jax.random.split(key, 4))
+  for path in ('', "['w']"):
+    (leaf,) = draws.leaf_keys(key, [path])
+    assert not np.any(np.all(split == jax.random.key_data(leaf), axis=1))

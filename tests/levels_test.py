@@ -52,7 +52,7 @@ def test_nothing_overflows(bits):
   form = levels.Format(bits, 4)
   for dtype in (np.float16, jnp.bfloat16, np.float32):
     limits = jnp.finfo(dtype)
-    largest = float(limits.max) if dtype == np.float16 else 3.3e38
+    largest = min(float(limits.max), 3.3e38, form.most * 2.0**126)
     values = np.full((40, 4), largest, np.float32) * [1, -0.99, 0.5, 0.0]
     back = _there_and_back(form, values.astype(np.float32), dtype=dtype)
     assert np.isfinite(back.astype(np.float32)).all(), dtype
@@ -71,6 +71,15 @@ def test_what_is_not_finite_spoils_its_block_only(bad):
   scales = form.encode(jnp.asarray(values).reshape(-1, 8, 128), draws.key(0))
   assert (np.ravel(scales.scales) == 0x7FC0).sum() == 1
   np.testing.assert_array_equal(np.delete(back, 3, axis=0), 7)
+
+
+def test_what_is_too_large_for_a_scale_is_not_lost():
+  values = np.full((16, 4), 2.0**126, np.float32)
+  values[1] *= 1.01
+  values[2, 1] = -3.3e38
+  back = _there_and_back(levels.Format(2, 4), values)
+  assert np.isnan(back[1:3]).all()
+  np.testing.assert_array_equal(back[0], values[0])
 
 
 def test_small_numbers_are_not_lost():

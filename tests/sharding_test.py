@@ -76,6 +76,34 @@ def test_signs_are_the_same_bit_for_bit(n, kind, zeros):
   jax.tree.map(np.testing.assert_array_equal, sharded, whole)
 
 
+@pytest.mark.parametrize('zeros', [0.0, 0.3])
+def test_what_is_not_a_number_shows(zeros):
+  """As it does in the whole: the momentum will never be a number again."""
+  updates = _updates(3, zeros=zeros)
+  updates['matrix'][1, 7, 5] = np.nan
+  updates['odd'][0, 2] = np.inf
+  updates['odd'][1, 2] = -np.inf
+  updates['scalar'][2] = np.nan
+  whole, _ = _run(_whole(), 3, None, updates)
+  sharded, _ = _run(_sharded(), 3, None, updates)
+  assert sum(np.isnan(leaf[0]).sum() for leaf in whole.values()) == 9
+  jax.tree.map(np.testing.assert_array_equal, sharded, whole)
+
+
+def test_a_block_that_is_not_a_number_shows():
+  updates = np.ones((3, 1024), np.float32)
+  updates[1, 300] = np.nan
+  tx = sm.shard_over_workers(sm.lion_momentum(), 'workers', bits=4)
+
+  def worker(update):
+    return tx.update(update, tx.init(update), update)[0]
+
+  mean = jax.vmap(worker, out_axes=None, axis_name='workers')(updates)
+  expected = np.ones(1024)
+  expected[256:342] = np.nan  # the last block of what the first worker owns
+  np.testing.assert_array_equal(mean, expected)
+
+
 @pytest.mark.parametrize('dtype', ['bfloat16', 'float16', 'float32'])
 def test_full_updates_are_those_of_the_whole(dtype):
   updates = _updates(4, dtype)
@@ -214,6 +242,21 @@ def test_state_made_of_parameters_starts_with_them():
     state = workers.init(tx, params)
     rows = np.asarray(state.opt_state)
     np.testing.assert_array_equal(rows.reshape(-1)[:10], params)
+
+
+def test_derivatives_are_those_of_the_mean():
+  def derivative(tx):
+    def square(update):
+      return jnp.sum(tx.update(update, tx.init(update), update)[0] ** 2)
+
+    return jax.vmap(jax.grad(square), axis_name='workers')
+
+  updates = np.random.default_rng(0).normal(size=(3, 10)).astype(np.float32)
+  sharded = sm.shard_over_workers(optax.identity(), 'workers', 'full')
+  expected = derivative(sm.aggregate_by_mean('workers'))(updates)
+  assert np.any(expected)
+  actual = derivative(sharded)(updates)
+  np.testing.assert_allclose(actual, expected, rtol=1e-6)
 
 
 def test_init_must_know_the_workers():

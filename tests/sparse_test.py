@@ -95,6 +95,12 @@ def test_density_is_not_rounded_up_by_a_rounding_error():
   assert np.count_nonzero(sent['w'], axis=1).tolist() == [7] * 3
 
 
+def test_one_element_of_a_leaf_is_sent_at_least():
+  updates = {'w': jnp.ones((3, 100)), 'empty': jnp.ones((3, 0))}
+  _, sent = _run(sm.aggregate_by_top_k('workers', 1e-9), updates)
+  assert np.count_nonzero(sent['w'], axis=1).tolist() == [1] * 3
+
+
 @pytest.mark.parametrize('density', [0.0, -0.1, 1.1, np.nan])
 def test_bad_density(density):
   with pytest.raises(ValueError, match='above 0 and at most 1'):

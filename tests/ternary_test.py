@@ -71,6 +71,18 @@ def test_leaves_of_all_kinds(clip_factor):
   assert np.all(mean['half'] == 1)
 
 
+@pytest.mark.parametrize('clip_factor', [2.5, None])
+def test_what_is_too_large_is_not_lost(clip_factor):
+  tx = sm.aggregate_by_ternary_mean('workers', clip_factor)
+  updates = {
+    'large': jnp.full((3, 2), 2.0**126),
+    'too large': jnp.full((3, 2), 3e38),
+  }
+  mean = jax.tree.map(lambda x: x[0], _mean(tx, updates))
+  np.testing.assert_allclose(mean['large'], 2.0**126, rtol=1e-6)
+  assert np.isnan(mean['too large']).all()
+
+
 def test_absent_workers_have_no_say_in_the_scale():
   updates = jnp.array([[1.0, 1.0], [1000.0, np.nan], [-1.0, 1.0]])
   tx = sm.aggregate_by_ternary_mean('workers', None)

@@ -110,7 +110,9 @@ def test_devices_of_the_cpu(tmp_path):
     ('train', ['--config.model.widht=3'], '', "nearest is 'model.width'"),
     ('train', ['--workers=device'], '', 'simulated|devices'),
     ('compare', ['--methods=adamw,slomo'], '', "nearest is 'slowmo'"),
+    ('train', ['--config.workers=0'], '', 'workers=0 must be at least 1'),
     ('compare', ['--seeds=0,one'], '', 'seeds'),
+    ('compare', ['--seeds=0,-1'], '', 'seeds must be at least 0, not -1'),
   ],
 )
 def test_mistakes_are_explained(module, flags, arguments, message, tmp_path):

@@ -1,0 +1,15 @@
+"""What a config asks for is checked before anything is built."""
+
+import pytest
+
+from experiments import assembly, errors
+from tests import tiny
+
+
+@pytest.mark.parametrize(
+  'field, value',
+  [('workers', 0), ('batch_size', 0), ('sync_every', 0), ('seed', -1)],
+)
+def test_numbers_that_are_too_small(field, value):
+  with pytest.raises(errors.UserError, match=f'{field}={value} must be at le'):
+    assembly.check(tiny.load({field: value}))
