@@ -140,7 +140,7 @@ def table(figures: dict[str, Any]) -> str:
 
 def main(argv: Sequence[str]) -> None:
   """Measures, prints and writes, each time that something is measured."""
-  del argv
+  entry.require_flags_only(argv)
   entry.quiet()
   device = _device(_PLATFORM.value)
   size = _size()

@@ -177,7 +177,7 @@ def table(figures: Sequence[dict[str, Any]]) -> str:
 
 def main(argv: Sequence[str]) -> None:
   """Compiles, prints and writes."""
-  del argv
+  entry.require_flags_only(argv)
   entry.quiet()
   _require_libtpu()
   for name, given, known in (

@@ -66,7 +66,7 @@ _WORKERS = 4  # that vote on trees of many leaves, if among the processes
 
 def main(argv: Sequence[str]) -> None:
   """Measures, prints, writes and draws."""
-  del argv
+  entry.require_flags_only(argv)
   entry.quiet()
   jax.config.update('jax_platforms', 'cpu')
   jax.config.update('jax_num_cpu_devices', 2)  # of this process
