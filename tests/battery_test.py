@@ -317,12 +317,13 @@ def sent_as_ternary(n):
 
 
 def sent_as_top_k(densities, n):
-  chosen = sum(
-    math.ceil(density * math.prod(shape))
-    for density in densities
-    for shape in problem.SHAPES.values()
-  )
-  return {('all-gather', 'u8'): 64 * chosen * (n - 1)}
+  def sent(density):
+    sizes = map(math.prod, problem.SHAPES.values())
+    size = 8 * sum(math.ceil(density * size) for size in sizes)
+    # a long vector is filled up to rows of 128
+    return size if size < 64 * 128 else size + -size % 128
+
+  return {('all-gather', 'u8'): 8 * (n - 1) * sum(map(sent, densities))}
 
 
 def sent_as_sharded_mean(n):
