@@ -72,6 +72,20 @@ def environment(address: str, count: int, index: int) -> dict[str, str]:
   return dict(zip(VARIABLES, values, strict=True))
 
 
+def one_cpu_device() -> dict[str, str]:
+  """Variables for another process on this machine, which has one CPU device.
+
+  They are those of this process, but for proxies: these do not know the way
+  from one process to another.
+  """
+  kept = {
+    name: value
+    for name, value in os.environ.items()
+    if not name.lower().endswith('_proxy')
+  }
+  return kept | {'JAX_PLATFORMS': 'cpu', 'JAX_NUM_CPU_DEVICES': '1'}
+
+
 def first() -> bool:
   """Whether this is the process that writes and prints."""
   return jax.process_index() == 0

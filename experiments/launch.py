@@ -14,7 +14,6 @@ or hangs, all are ended, it is named, and the exit code is 1.
 
 from collections.abc import Callable, Iterator, Sequence
 import contextlib
-import os
 import socket
 import sys
 from typing import NamedTuple
@@ -82,17 +81,8 @@ def _team(
 ) -> list[processes.Process]:
   """Returns processes that find each other, at the first one's address."""
   address = f'{places[0].address}:{_free_port()}'
-  # A proxy does not know the way from one process to another.
-  common = {
-    name: value
-    for name, value in os.environ.items()
-    if not name.lower().endswith('_proxy')
-  }
-  common |= {
-    'JAX_PLATFORMS': 'cpu',
-    'JAX_NUM_CPU_DEVICES': '1',
-    'JAX_COORDINATOR_BIND_ADDRESS': address,  # else all interfaces
-  }
+  common = hosts.one_cpu_device()
+  common['JAX_COORDINATOR_BIND_ADDRESS'] = address  # else all interfaces
   return [
     processes.Process(
       module='experiments.train',

@@ -2,13 +2,11 @@
 
 from collections.abc import Sequence
 import dataclasses
+import functools
 import json
 import math
-import os
 import pathlib
-import statistics
 import tempfile
-import time
 
 import jax
 
@@ -17,6 +15,7 @@ from experiments import (
   hosts,
   network,
   processes,
+  turns,
   wire_results,
   wire_worker,
 )
@@ -59,7 +58,8 @@ def measure(
         processes.Process(
           module='experiments.wire_worker',
           arguments=[text, str(file)],
-          environment=_environment() | hosts.environment(address, count, i),
+          environment=hosts.one_cpu_device()
+          | hosts.environment(address, count, i),
           command=lambda argv, host=host: host.command(_silent(argv)),
         )
         for i, (host, file) in enumerate(zip(there, files, strict=True))
@@ -90,24 +90,11 @@ def computing(names: Sequence[str], parameters: int) -> dict[str, float]:
     updates, jax.NamedSharding(mesh, jax.P(exchanges.AXIS))
   )
   built = {name: exchanges.build(name, mesh, [parameters]) for name in names}
-  times = {name: [] for name in names}
-  for repeat in range(_REPEATS + 1):
-    for name, (compiled, state) in built.items():
-      began = time.perf_counter()
-      jax.block_until_ready(compiled(updates, state))
-      if repeat:
-        times[name].append(time.perf_counter() - began)
-  return {name: statistics.median(taken) for name, taken in times.items()}
-
-
-def _environment() -> dict[str, str]:
-  """Variables of a worker: it has one device, and no way to a proxy."""
-  kept = {
-    name: value
-    for name, value in os.environ.items()
-    if not name.lower().endswith('_proxy')
+  ways = {
+    name: functools.partial(compiled, updates, state)
+    for name, (compiled, state) in built.items()
   }
-  return kept | {'JAX_PLATFORMS': 'cpu', 'JAX_NUM_CPU_DEVICES': '1'}
+  return turns.medians(ways, _REPEATS)
 
 
 def _silent(argv: Sequence[str]) -> list[str]:
