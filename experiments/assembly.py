@@ -22,7 +22,7 @@ from experiments import (
   rounds,
   text,
 )
-from experiments.models import gpt2
+from experiments.models import decoder
 import signmomentum as sm
 
 _LEAST = {'workers': 1, 'batch_size': 1, 'sync_every': 1, 'seed': 0}
@@ -49,7 +49,7 @@ class Assembly:
   exchange: hosts.Exchange
   tokens: text.Tokens
   data: batches.Batches
-  model: gpt2.GPT2Config
+  model: decoder.DecoderConfig
   params: optax.Params
   tx: optax.GradientTransformationExtraArgs
   faults: faults.Faults
@@ -134,7 +134,7 @@ def build(config: ml_collections.ConfigDict, team: sm.Workers) -> Assembly:
     tokens=tokens,
     data=data,
     model=model,
-    params=gpt2.init(model, jax.random.key(config.seed)),
+    params=decoder.init(model, jax.random.key(config.seed)),
     tx=optimizer(config),
     faults=faults.get(config),
   )
@@ -159,7 +159,7 @@ def optimizer(
   plan = plans.Plan(
     num_steps=config.num_steps,
     sync_every=config.sync_every,
-    decay_mask=gpt2.decay_mask,
+    decay_mask=decoder.decay_mask,
     seed=config.seed,
   )
   return methods.build(config.method, config.optimizer, plan)
@@ -167,9 +167,9 @@ def optimizer(
 
 def model_config(
   config: ml_collections.ConfigDict, vocab_size: int
-) -> gpt2.GPT2Config:
+) -> decoder.DecoderConfig:
   """Returns the model of a config."""
-  return gpt2.GPT2Config(
+  return decoder.DecoderConfig(
     vocab_size=vocab_size, context=config.data.context, **config.model
   )
 

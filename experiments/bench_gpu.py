@@ -46,7 +46,7 @@ from absl import flags
 import jax
 
 from experiments import entry, errors, lion_steps, provenance, vote_parts
-from experiments.models import gpt2
+from experiments.models import decoder, gpt2
 
 _BYTES = 16  # of memory that a part and its copy need, for each parameter
 
@@ -62,12 +62,12 @@ class Size(NamedTuple):
   """
 
   parameters: int
-  model: gpt2.GPT2Config
+  model: decoder.DecoderConfig
   batch: int
   calls: int
 
 
-_TINY = gpt2.GPT2Config(
+_TINY = decoder.DecoderConfig(
   vocab_size=512,
   context=32,
   num_layers=1,
@@ -181,7 +181,7 @@ def _stages(
         part, repeats, size.calls, seed
       )
     yield
-  params = gpt2.init(size.model, jax.random.key(seed))
+  params = decoder.init(size.model, jax.random.key(seed))
   auto = (jax.sharding.AxisType.Auto,)
   mesh = jax.make_mesh((1,), (lion_steps.AXIS,), auto, devices=[device])
   with _enough_memory('The update', 'a device with more of it'):

@@ -42,7 +42,7 @@ import numpy as np
 import optax
 
 from experiments import entry, errors, hbm, provenance, updates
-from experiments.models import gpt2
+from experiments.models import decoder, gpt2
 import signmomentum as sm
 
 _AXIS = 'workers'
@@ -123,7 +123,7 @@ def measure(method: str, topology: str) -> dict[str, Any]:
   chip = _CHIPS[TOPOLOGIES[topology][0]]
   chips = devices(topology)
   mesh = jax.sharding.Mesh(np.array(chips), (_AXIS,))
-  params = jax.eval_shape(lambda: gpt2.init(gpt2.small(), jax.random.key(0)))
+  params = jax.eval_shape(lambda: decoder.init(gpt2.small(), jax.random.key(0)))
   count = sum(leaf.size for leaf in jax.tree.leaves(params))
   tx = optax.with_extra_args_support(METHODS[method]())
   lowered = updates.lower(tx, params, mesh, _AXIS, sync=True, late=True)

@@ -26,7 +26,7 @@ from absl import flags
 import jax
 
 from experiments import entry, provenance, vote_costs
-from experiments.models import gpt2
+from experiments.models import decoder, gpt2
 
 _PARAMETERS = flags.DEFINE_integer(
   'parameters', 10_000_000, 'Parameters to count votes on.', lower_bound=4096
@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> None:
       _VOTE_PARAMETERS.value, _WORKERS.value, _REPEATS.value, _SEED.value
     ),
     **vote_costs.step(
-      gpt2.init(gpt2.small(), jax.random.key(_SEED.value)), _REPEATS.value
+      decoder.init(gpt2.small(), jax.random.key(_SEED.value)), _REPEATS.value
     ),
     'temporary_bytes_per_parameter': vote_costs.temporary_bytes(
       _MEMORY_PARAMETERS.value, _WORKERS.value

@@ -15,7 +15,7 @@ import numpy as np
 import optax
 
 from experiments import batches, errors
-from experiments.models import gpt2
+from experiments.models import decoder
 import signmomentum as sm
 
 # How many targets a batch has; it decides on speed and memory only.
@@ -51,7 +51,10 @@ class Evaluator:
   """
 
   def __init__(
-    self, model: gpt2.GPT2Config, tokens: np.ndarray, max_tokens: int | None
+    self,
+    model: decoder.DecoderConfig,
+    tokens: np.ndarray,
+    max_tokens: int | None,
   ):
     batch_size = max(1, _BATCH_TARGETS // model.context)
     self._model = model
@@ -74,14 +77,14 @@ def bits_per_byte(nats_per_token: float, bytes_per_token: float) -> float:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _nats(
-  model: gpt2.GPT2Config, params: Any, windows: batches.Evaluation
+  model: decoder.DecoderConfig, params: Any, windows: batches.Evaluation
 ) -> jax.Array:
   """Returns the sum of each batch."""
 
   def one_batch(batch):
     tokens_BxL, mask_BxL = batch.tokens, batch.mask
-    logits_BxLxV = gpt2.apply(model, params, tokens_BxL[:, :-1])
-    losses_BxL = gpt2.nats(logits_BxLxV, tokens_BxL[:, 1:])
+    logits_BxLxV = decoder.apply(model, params, tokens_BxL[:, :-1])
+    losses_BxL = decoder.nats(logits_BxLxV, tokens_BxL[:, 1:])
     return jnp.sum(jnp.where(mask_BxL, losses_BxL, 0))
 
   return jax.lax.map(one_batch, windows)

@@ -7,15 +7,15 @@ import jax.numpy as jnp
 import optax
 
 from experiments import turns, updates
-from experiments.models import gpt2
+from experiments.models import decoder
 import signmomentum as sm
 
 AXIS = 'workers'
 _LION = {'learning_rate': 1e-4, 'b1': 0.9, 'b2': 0.99, 'weight_decay': 1.0}
 _METHODS = {
-  'lion': lambda: optax.lion(**_LION, mask=gpt2.decay_mask),
+  'lion': lambda: optax.lion(**_LION, mask=decoder.decay_mask),
   'distributed_lion': lambda: sm.distributed_lion(
-    **_LION, mask=gpt2.decay_mask, axis_name=AXIS
+    **_LION, mask=decoder.decay_mask, axis_name=AXIS
   ),
 }
 
@@ -47,7 +47,7 @@ def measure_update(
 
 
 def measure_step(
-  model: gpt2.GPT2Config,
+  model: decoder.DecoderConfig,
   params: optax.Params,
   tokens_BxL: jax.Array,
   mesh: jax.sharding.Mesh,
@@ -69,8 +69,8 @@ def measure_step(
   """
 
   def loss(params, tokens_BxL):
-    logits_BxLxV = gpt2.apply(model, params, tokens_BxL[:, :-1])
-    return jnp.mean(gpt2.nats(logits_BxLxV, tokens_BxL[:, 1:]))
+    logits_BxLxV = decoder.apply(model, params, tokens_BxL[:, :-1])
+    return jnp.mean(decoder.nats(logits_BxLxV, tokens_BxL[:, 1:]))
 
   lion = _METHODS['lion']()
   vote = _METHODS['distributed_lion']()

@@ -13,7 +13,7 @@ import optax
 
 from experiments import faults as faults_lib
 from experiments import plans
-from experiments.models import gpt2
+from experiments.models import decoder
 import signmomentum as sm
 
 _ABSENCE = 0xAB5E  # sets these draws apart from those of dropout
@@ -21,7 +21,7 @@ _ABSENCE = 0xAB5E  # sets these draws apart from those of dropout
 
 def program(
   tx: optax.GradientTransformationExtraArgs,
-  model: gpt2.GPT2Config,
+  model: decoder.DecoderConfig,
   sync_every: int,
   seed: int,
   faults: faults_lib.Faults = faults_lib.NONE,
@@ -48,8 +48,8 @@ def program(
     key = jax.random.fold_in(key, worker)
 
     def mean_nats(params):
-      logits_BxLxV = gpt2.apply(model, params, tokens_BxL[:, :-1], key)
-      return jnp.mean(gpt2.nats(logits_BxLxV, tokens_BxL[:, 1:]))
+      logits_BxLxV = decoder.apply(model, params, tokens_BxL[:, :-1], key)
+      return jnp.mean(decoder.nats(logits_BxLxV, tokens_BxL[:, 1:]))
 
     loss, gradient = jax.value_and_grad(mean_nats)(
       sm.as_local(state.params, plans.AXIS)

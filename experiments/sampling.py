@@ -19,7 +19,7 @@ from experiments import (
   tokenizers,
 )
 from experiments import config as config_lib
-from experiments.models import gpt2
+from experiments.models import decoder
 
 
 def generate(
@@ -53,7 +53,7 @@ def generate(
   model = assembly.model_config(config, tokenizer.vocab_size)
   # Any executor can read what another one wrote.
   state = executors.get('simulated', config.workers).init(
-    assembly.optimizer(config), gpt2.init(model, jax.random.key(config.seed))
+    assembly.optimizer(config), decoder.init(model, jax.random.key(config.seed))
   )
   with checkpoints.Checkpoints(workdir) as store:
     _, state, _ = store.restore(state)
@@ -72,7 +72,7 @@ def generate(
 
 @functools.partial(jax.jit, static_argnums=(0, 3))
 def sample(
-  model: gpt2.GPT2Config,
+  model: decoder.DecoderConfig,
   params: Any,
   start: jax.Array,
   length: int,
@@ -100,7 +100,7 @@ def sample(
   def add(place, tokens):
     begin = jnp.maximum(place - model.context, 0)
     window = jax.lax.dynamic_slice(tokens, (begin,), (model.context,))
-    logits = gpt2.apply(model, params, window[None])[0, place - 1 - begin]
+    logits = decoder.apply(model, params, window[None])[0, place - 1 - begin]
     noise = jax.random.gumbel(jax.random.fold_in(key, place), logits.shape)
     return tokens.at[place].set(jnp.argmax(logits + temperature * noise))
 

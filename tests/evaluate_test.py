@@ -6,14 +6,14 @@ import optax
 import pytest
 
 from experiments import assembly, errors, evaluate, methods, plans, rounds
-from experiments.models import gpt2
+from experiments.models import decoder
 import signmomentum as sm
 from tests import tiny
 
 TOLERANCE = 1e-5
 CONFIG = tiny.load()
 MODEL = assembly.model_config(CONFIG, vocab_size=32)
-PARAMS = gpt2.init(MODEL, jax.random.key(0))
+PARAMS = decoder.init(MODEL, jax.random.key(0))
 STREAM = np.random.default_rng(0).integers(0, 32, 83)  # 82 targets, context 8
 
 
@@ -22,8 +22,8 @@ def _mean_nats(params):
   losses = []
   for start in range(0, STREAM.size - 1, MODEL.context):
     tokens = STREAM[start : start + MODEL.context + 1][None]
-    logits = gpt2.apply(MODEL, params, tokens[:, :-1])
-    losses += list(np.asarray(gpt2.nats(logits, tokens[:, 1:]))[0])
+    logits = decoder.apply(MODEL, params, tokens[:, :-1])
+    losses += list(np.asarray(decoder.nats(logits, tokens[:, 1:]))[0])
   assert len(losses) == STREAM.size - 1
   return np.mean(losses)
 
@@ -42,7 +42,7 @@ def _trained(workers, mesh=None):
   tx = methods.build(
     'distributed_sign_momentum',
     CONFIG.optimizer,
-    plans.Plan(100, 3, gpt2.decay_mask, 0),
+    plans.Plan(100, 3, decoder.decay_mask, 0),
   )
   team = sm.Workers(workers, mesh)
   run = team.step(rounds.program(tx, MODEL, 3, 0))

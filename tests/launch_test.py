@@ -16,7 +16,7 @@ import pytest
 
 from experiments import assembly, checkpoints, metrics, text
 from experiments import config as config_lib
-from experiments.models import gpt2
+from experiments.models import decoder
 import signmomentum as sm
 from tests import needs, tiny
 
@@ -122,7 +122,7 @@ def _last_params(workdir):
   tokens = text.load(config.data.corpus, config.data.tokenizer)
   model = assembly.model_config(config, tokens.vocab_size)
   state = sm.Workers(config.workers).init(
-    assembly.optimizer(config), gpt2.init(model, jax.random.key(1))
+    assembly.optimizer(config), decoder.init(model, jax.random.key(1))
   )
   with checkpoints.Checkpoints(workdir) as store:
     _, state, _ = store.restore(state)

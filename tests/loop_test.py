@@ -20,7 +20,7 @@ from experiments import (
   rounds,
   traffic,
 )
-from experiments.models import gpt2
+from experiments.models import decoder
 import signmomentum as sm
 from tests import tiny
 
@@ -71,7 +71,7 @@ def _last_state(config, workdir):
   tokens = 256
   state = sm.Workers(config.workers).init(
     assembly.optimizer(config),
-    gpt2.init(assembly.model_config(config, tokens), jax.random.key(0)),
+    decoder.init(assembly.model_config(config, tokens), jax.random.key(0)),
   )
   with checkpoints.Checkpoints(workdir) as store:
     step, state, position = store.restore(state)
@@ -184,7 +184,7 @@ def test_nan_names_step_and_worker_and_keeps_checkpoints(
   poisoned, kept, tmp_path, monkeypatch
 ):
   poison = 255  # a byte that no text has
-  nats, draw = gpt2.nats, batches.Batches.round
+  nats, draw = decoder.nats, batches.Batches.round
 
   def poisoned_nats(logits, targets):
     return jnp.where(targets == poison, jnp.nan, nats(logits, targets))
@@ -195,7 +195,7 @@ def test_nan_names_step_and_worker_and_keeps_checkpoints(
       tokens[2, 1, 0, 3] = poison
     return tokens
 
-  monkeypatch.setattr(gpt2, 'nats', poisoned_nats)
+  monkeypatch.setattr(decoder, 'nats', poisoned_nats)
   monkeypatch.setattr(batches.Batches, 'round', poisoned_round)
   message = f'worker 2 at step {poisoned + 1} is nan'
   with pytest.raises(FloatingPointError, match=message):
@@ -235,7 +235,7 @@ def _losses(workers, dropout, pieces, mesh=None, first=6):
   tx = optax.chain(sm.aggregate_by_mean('workers'), optax.sgd(0.0))
   team = sm.Workers(workers, mesh)
   run = team.step(rounds.program(tx, model, 3, seed=0))
-  state = team.init(tx, gpt2.init(model, jax.random.key(0)))
+  state = team.init(tx, decoder.init(model, jax.random.key(0)))
   tokens = jax.random.randint(jax.random.key(1), (1, 1, 2, 9), 0, 32)
   tokens = np.broadcast_to(tokens, (workers, 3, 2, 9))
   losses = np.zeros((workers, 3))
@@ -263,7 +263,7 @@ def test_after_a_round_all_stand_on_the_anchor():
   tx = assembly.optimizer(config)
   team = sm.Workers(4)
   run = team.step(rounds.program(tx, model, 3, seed=0))
-  state = team.init(tx, gpt2.init(model, jax.random.key(0)))
+  state = team.init(tx, decoder.init(model, jax.random.key(0)))
   tokens = jax.random.randint(jax.random.key(1), (4, 3, 2, 9), 0, 32)
   for first in (0, 3, 6):
     state, _ = run(state, tokens, first, 0, 3)

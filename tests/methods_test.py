@@ -7,12 +7,12 @@ import optax
 import pytest
 
 from experiments import assembly, errors, methods, plans, rounds
-from experiments.models import gpt2
+from experiments.models import decoder
 import signmomentum as sm
 from tests import tiny
 
 PLAN = plans.Plan(
-  num_steps=60, sync_every=3, decay_mask=gpt2.decay_mask, seed=0
+  num_steps=60, sync_every=3, decay_mask=decoder.decay_mask, seed=0
 )
 
 
@@ -28,7 +28,7 @@ def test_learns(method):
   # enough for the few steps there are; that of SGD is another kind of number
   fields['learning_rate'] = 0.3 if 'momentum' in fields else 1e-2
   tx = methods.build(method, fields, PLAN)
-  state = sm.Workers(2).init(tx, gpt2.init(model, jax.random.key(0)))
+  state = sm.Workers(2).init(tx, decoder.init(model, jax.random.key(0)))
   run = sm.Workers(2).step(rounds.program(tx, model, PLAN.sync_every, 0))
   tokens = jax.random.randint(jax.random.key(1), (2, 1, 2, 9), 0, 32)
   tokens = np.repeat(tokens, PLAN.sync_every, axis=1)

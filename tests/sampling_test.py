@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from experiments import assembly, errors, loop, sampling, traffic
-from experiments.models import gpt2
+from experiments.models import decoder
 from tests import tiny
 
 MODEL = assembly.model_config(tiny.load(), vocab_size=32)
 PARAMS = jax.tree.map(
   # Larger than at the start of training, or all tokens are alike.
   lambda p: 5 * p,
-  gpt2.init(MODEL, jax.random.key(0)),
+  decoder.init(MODEL, jax.random.key(0)),
 )
 
 
@@ -27,7 +27,7 @@ def _sample(start, length, temperature=0.0, seed=0):
 
 @pytest.mark.parametrize('count', [1, 7, 8, 9, 20])  # the context is 8
 def test_greedy_takes_the_likeliest_token(count):
-  apply = jax.jit(gpt2.apply, static_argnums=0)
+  apply = jax.jit(decoder.apply, static_argnums=0)
   tokens = list(range(count))
   for _ in range(10):
     window = tokens[-MODEL.context :]
@@ -49,7 +49,7 @@ def test_draws_have_the_distribution_of_the_model():
   drawn = jax.vmap(
     lambda key: sampling.sample(MODEL, PARAMS, start, 1, 2.0, key)[1]
   )(keys)
-  logits = gpt2.apply(MODEL, PARAMS, start[None])[0, 0]
+  logits = decoder.apply(MODEL, PARAMS, start[None])[0, 0]
   expected = np.asarray(jax.nn.softmax(logits / 2.0))
   share = np.bincount(np.asarray(drawn), minlength=32) / keys.size
   bound = 5 * np.sqrt(expected * (1 - expected) / keys.size) + 1 / keys.size

@@ -8,7 +8,7 @@ import optax
 import pytest
 
 from experiments import errors, methods, plans, traffic
-from experiments.models import gpt2
+from experiments.models import decoder
 import signmomentum as sm
 from tests import tiny
 
@@ -19,7 +19,7 @@ SYNC_EVERY = 3
 
 def _bits(method, workers):
   config = tiny.load(method=method)
-  plan = plans.Plan(100, SYNC_EVERY, gpt2.decay_mask, 0)
+  plan = plans.Plan(100, SYNC_EVERY, decoder.decay_mask, 0)
   tx = methods.build(method, config.optimizer, plan)
   shapes = jax.eval_shape(lambda: PARAMS)
   return traffic.bits_per_parameter(tx, shapes, workers, SYNC_EVERY)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from experiments import errors
-from experiments.models import gpt2
+from experiments.models import decoder
 
-SMALL = gpt2.GPT2Config(
+SMALL = decoder.DecoderConfig(
   vocab_size=17,
   context=8,
   num_layers=2,
@@ -22,8 +22,8 @@ SMALL = gpt2.GPT2Config(
   dtype='float32',
 )
 
-_init = jax.jit(gpt2.init, static_argnums=0)
-_apply = jax.jit(gpt2.apply, static_argnums=0)
+_init = jax.jit(decoder.init, static_argnums=0)
+_apply = jax.jit(decoder.apply, static_argnums=0)
 
 
 @pytest.fixture(scope='module')
@@ -95,7 +95,7 @@ def test_equals_numpy(params, tokens):
 
 
 def test_parameter_count_of_gpt2_small():
-  small = gpt2.GPT2Config(50257, 1024, 12, 12, 768, 0.1, True, 'bfloat16')
+  small = decoder.DecoderConfig(50257, 1024, 12, 12, 768, 0.1, True, 'bfloat16')
   params = jax.eval_shape(lambda: _init(small, jax.random.key(0)))
   leaves = jax.tree.leaves(params)
   assert sum(math.prod(leaf.shape) for leaf in leaves) == 124_439_808
@@ -141,7 +141,7 @@ def test_initialisation():
 def test_loss_at_the_start_is_uniform(tokens):
   logits = _apply(SMALL, _init(SMALL, jax.random.key(0)), tokens)
   # Not the tokens themselves: a tied head favours its own input.
-  nats = gpt2.nats(logits, (tokens + 1) % 17)
+  nats = decoder.nats(logits, (tokens + 1) % 17)
   assert nats.shape == tokens.shape
   # A logit has the deviation 0.02 * sqrt(width) = 0.06.
   np.testing.assert_allclose(nats.mean(), math.log(17), atol=0.06)
@@ -192,10 +192,12 @@ def test_gradients(params, tokens, dtype):
 
   @jax.jit
   def loss(params):
-    return gpt2.nats(_apply(config, params, tokens), tokens).mean()
+    return decoder.nats(_apply(config, params, tokens), tokens).mean()
 
   value, gradients = jax.value_and_grad(loss)(params)
-  expected = gpt2.nats(jnp.array(_reference(params, tokens, 2)), tokens).mean()
+  expected = decoder.nats(
+    jnp.array(_reference(params, tokens, 2)), tokens
+  ).mean()
   tolerance = {'float32': 1e-5, 'bfloat16': 3e-2}[dtype]
   np.testing.assert_allclose(value, expected, rtol=tolerance)
   for gradient in jax.tree.leaves(gradients):
@@ -222,7 +224,7 @@ def test_without_biases(tokens):
 
 
 def test_decay_mask(params):
-  mask = gpt2.decay_mask(params)
+  mask = decoder.decay_mask(params)
   assert jax.tree.structure(mask) == jax.tree.structure(params)
   decayed = {
     path[-1].key for path, leaf in jax.tree.leaves_with_path(mask) if leaf
