@@ -22,78 +22,23 @@ Arguments, after a colon: `:method=slowmo,workers=8,sync_every=24,seed=1,smoke`.
 
 import ml_collections
 
+from configs import presets
 from experiments import config as config_lib
 from experiments import errors
 
-_ADAMW = {
-  'learning_rate': 2e-3,  # the peak, after warm-up
-  'b1': 0.9,
-  'b2': 0.95,
-  'weight_decay': 0.1,  # on matrices and embeddings only
-  'clip': 1.0,  # norm of a worker's gradient
-  'warmup_steps': 200,  # linear, from 0
-  'final_fraction': 0.05,  # of the peak, where the cosine ends
-}
-# A tenth of AdamW's rate and ten times its decay, by the rule of thumb of the
-# Distributed Lion paper.
-_LION = {
-  'learning_rate': 3e-4,
-  'b1': 0.9,
-  'b2': 0.99,
-  'weight_decay': 1.0,
-  'warmup_steps': 200,
-  'final_fraction': 0.05,
-}
-_SIGNUM = {key: value for key, value in _LION.items() if key != 'b2'}
-# The rate of SGD has nothing to do with AdamW's.
-_SGD = {
-  'learning_rate': 0.3,
-  'momentum': 0.9,
-  'weight_decay': 1e-4,
-  'warmup_steps': 200,
-  'final_fraction': 0.05,
-}
-_SIGN_MOMENTUM = {
-  'outer_learning_rate': 1.0,
-  'outer_b1': 0.95,
-  'outer_b2': 0.98,
-  'outer_weight_decay': 0.1,
-}
-
 # Everything that is tuned, for every method.
-PRESETS = {
-  # The mean of full-precision gradients, every step.
-  'adamw': _ADAMW,
-  'lion': _LION,
-  # The same in 8, 4 or 2 bits.
-  'adamw_quantized': _ADAMW | {'bits': 8},
-  # Votes, every step.
-  'distributed_lion_majority_vote': _LION,
-  'distributed_lion_sign_mean': _LION,
-  'distributed_lion_stochastic': _LION | {'bound': 0.002},
-  'distributed_lion_averaged': _LION,
-  'distributed_signum': _SIGNUM | {'b1': 0.99},
-  'distributed_signum_sign_mean': _SIGNUM | {'b1': 0.99},
-  # Compressed gradients, every step; the shares are the Distributed Lion
-  # paper's.
-  'terngrad': _SGD | {'clip_factor': 2.5},
-  'graddrop': _SGD | {'density': 0.04},
-  'deep_gradient_compression': _SGD
-  | {'density': 0.04, 'density_warmup_steps': 200, 'clip': 1.0},
-  # The mean of parameters, every `sync_every` steps.
-  'local_adamw': _ADAMW,
-  'slowmo': _ADAMW | {'outer_learning_rate': 1.0, 'outer_momentum': 0.5},
-  'signed_slowmo': _ADAMW
-  | {'outer_learning_rate': 1.0, 'outer_momentum': 0.95},
-  'lookahead': _ADAMW | {'outer_learning_rate': 0.5},
-  'diloco': _ADAMW | {'outer_learning_rate': 0.7, 'outer_momentum': 0.9},
-  'distributed_sign_momentum': _ADAMW | _SIGN_MOMENTUM,
-  'distributed_sign_momentum_sharded': _ADAMW | _SIGN_MOMENTUM,
-  'distributed_sign_momentum_quantized': _ADAMW | _SIGN_MOMENTUM | {'bits': 4},
-  # A vote, every `sync_every` steps.
-  'distributed_sign_momentum_one_bit': _ADAMW | _SIGN_MOMENTUM,
-  'distributed_sign_momentum_one_bit_feedback': _ADAMW | _SIGN_MOMENTUM,
-}
+PRESETS = presets.every_method(
+  warmup_steps=200,
+  final_fraction=0.05,
+  adamw={
+    'learning_rate': 2e-3,  # the peak, after warm-up
+    'b1': 0.9,
+    'b2': 0.95,
+    'weight_decay': 0.1,  # on matrices and embeddings only
+    'clip': 1.0,  # norm of a worker's gradient
+  },
+  lion={'learning_rate': 3e-4, 'b1': 0.9, 'b2': 0.99, 'weight_decay': 1.0},
+)
 
 
 def get_config(arg: str = '') -> ml_collections.ConfigDict:
@@ -114,6 +59,7 @@ def get_config(arg: str = '') -> ml_collections.ConfigDict:
     return max(1, steps // args.sync_every) * args.sync_every
 
   config = ml_collections.ConfigDict()
+  config.task = 'language'
   config.seed = args.seed  # of initialisation, data order and dropout
   config.method = args.method
   config.workers = args.workers
@@ -125,8 +71,11 @@ def get_config(arg: str = '') -> ml_collections.ConfigDict:
 
   config.data = ml_collections.ConfigDict(
     {
+      'source': 'embedded',
       'corpus': 'english',
+      'path': '',
       'tokenizer': 'bytes',
+      'sharding': 'disjoint',  # or 'whole': all workers see all windows
       'context': 32,  # tokens
     }
   )
@@ -134,10 +83,21 @@ def get_config(arg: str = '') -> ml_collections.ConfigDict:
     {
       'num_layers': 2,
       'num_heads': 2,
+      'num_kv_heads': 2,
       'width': 32,
+      'mlp': 'gelu',
+      'mlp_width': 128,
+      'norm': 'layer',
+      'norm_epsilon': 1e-5,
+      'positions': 'learned',
+      'rope_theta': 10_000.0,  # of rotary positions
+      'tie_embeddings': True,
       'dropout': 0.0,
       'use_bias': True,
       'dtype': 'float32',  # of the computation; parameters are float32
+      'attention': 'xla',
+      'scan_layers': False,
+      'rematerialise': False,
     }
   )
   # The keyword arguments of the method.
@@ -149,7 +109,7 @@ def get_config(arg: str = '') -> ml_collections.ConfigDict:
   config.log_every = whole_rounds(120)
   config.eval_every = whole_rounds(1_200)
   config.checkpoint_every = whole_rounds(6_000)
-  config.eval_tokens = 65_536  # while training; at the end all there are
+  config.eval_limit = 65_536  # tokens, while training; at the end all there are
 
   if args.smoke:
     config.data.corpus = 'pydoc_topics'
@@ -158,5 +118,5 @@ def get_config(arg: str = '') -> ml_collections.ConfigDict:
     config.log_every = args.sync_every
     config.eval_every = 2 * args.sync_every
     config.checkpoint_every = 2 * args.sync_every
-    config.eval_tokens = 1_024
+    config.eval_limit = 1_024
   return config

@@ -12,17 +12,7 @@ import ml_collections
 import numpy as np
 import optax
 
-from experiments import (
-  batches,
-  errors,
-  faults,
-  hosts,
-  methods,
-  plans,
-  rounds,
-  text,
-)
-from experiments.models import decoder
+from experiments import errors, faults, hosts, methods, plans, rounds, tasks
 import signmomentum as sm
 
 _LEAST = {'workers': 1, 'batch_size': 1, 'sync_every': 1, 'seed': 0}
@@ -36,9 +26,7 @@ class Assembly:
     config: the experiment.
     team: the workers.
     exchange: passes data between them and this process.
-    tokens: the text.
-    data: the batches of the workers of this process.
-    model: the model.
+    task: model and data, with the batches of the workers of this process.
     params: its first parameters.
     tx: the method.
     faults: what goes wrong.
@@ -47,9 +35,7 @@ class Assembly:
   config: ml_collections.ConfigDict
   team: sm.Workers
   exchange: hosts.Exchange
-  tokens: text.Tokens
-  data: batches.Batches
-  model: decoder.DecoderConfig
+  task: tasks.Task
   params: optax.Params
   tx: optax.GradientTransformationExtraArgs
   faults: faults.Faults
@@ -60,10 +46,11 @@ class Assembly:
     return sum(leaf.size for leaf in jax.tree.leaves(self.params))
 
   @property
-  def tokens_per_step(self) -> int:
-    """Targets that all workers together see in a step."""
+  def units_per_step(self) -> int:
+    """What all workers together see in a step, in units of the task."""
     config = self.config
-    return config.workers * config.batch_size * config.data.context
+    each = config.batch_size * self.task.objective.units_per_example
+    return config.workers * each
 
   def state(self) -> sm.WorkerState:
     """The state that a run begins with."""
@@ -80,29 +67,33 @@ class Assembly:
     config = self.config
     return self.team.step(
       rounds.program(
-        tx or self.tx, self.model, config.sync_every, config.seed, self.faults
+        tx or self.tx,
+        self.task.objective.loss,
+        config.sync_every,
+        config.seed,
+        self.faults,
       )
     )
 
-  def batch(self, step: int) -> np.ndarray:
-    """The tokens of the round that a step is in, for `arguments`."""
+  def batches(self, step: int) -> Any:
+    """The batches of the round that a step is in, for `arguments`."""
     sync_every = self.config.sync_every
-    return self.data.round(step - step % sync_every, sync_every)
+    return self.task.data.round(step - step % sync_every, sync_every)
 
   def arguments(
-    self, batch: np.ndarray, first: int, start: int, stop: int
+    self, batches: Any, first: int, start: int, stop: int
   ) -> tuple[Any, ...]:
     """What `program` takes after the state.
 
     Always of the same types: nothing is compiled twice.
 
     Args:
-      batch: the tokens of the round.
+      batches: those of the round.
       first: its first step.
       start: where in the round to begin.
       stop: where to end.
     """
-    inputs = self.exchange.scatter(batch)
+    inputs = jax.tree.map(self.exchange.scatter, batches)
     return (inputs, *map(np.int32, (first, start, stop)))
 
 
@@ -117,25 +108,14 @@ def build(config: ml_collections.ConfigDict, team: sm.Workers) -> Assembly:
     UserError: for a mistake in the config.
   """
   exchange = hosts.Exchange(team)
-  tokens = text.load(config.data.corpus, config.data.tokenizer)
-  model = model_config(config, tokens.vocab_size)
-  data = batches.Batches(
-    tokens.train,
-    config.data.context,
-    config.batch_size,
-    config.workers,
-    config.seed,
-    exchange.own,
-  )
+  task = tasks.load(config, exchange.own)
   return Assembly(
     config=config,
     team=team,
     exchange=exchange,
-    tokens=tokens,
-    data=data,
-    model=model,
-    params=decoder.init(model, jax.random.key(config.seed)),
-    tx=optimizer(config),
+    task=task,
+    params=task.objective.init(jax.random.key(config.seed)),
+    tx=optimizer(config, task.objective),
     faults=faults.get(config),
   )
 
@@ -148,30 +128,21 @@ def check(config: ml_collections.ConfigDict) -> None:
   """
   _require_least(config)
   _require_whole_rounds(config)
-  optimizer(config)
+  optimizer(config, tasks.objective(config))
   faults.get(config)
 
 
 def optimizer(
-  config: ml_collections.ConfigDict,
+  config: ml_collections.ConfigDict, objective: tasks.Objective
 ) -> optax.GradientTransformationExtraArgs:
   """Returns the transformation of a config."""
   plan = plans.Plan(
     num_steps=config.num_steps,
     sync_every=config.sync_every,
-    decay_mask=decoder.decay_mask,
+    decay_mask=objective.decay_mask,
     seed=config.seed,
   )
   return methods.build(config.method, config.optimizer, plan)
-
-
-def model_config(
-  config: ml_collections.ConfigDict, vocab_size: int
-) -> decoder.DecoderConfig:
-  """Returns the model of a config."""
-  return decoder.DecoderConfig(
-    vocab_size=vocab_size, context=config.data.context, **config.model
-  )
 
 
 def _require_least(config: ml_collections.ConfigDict) -> None:

@@ -1,14 +1,9 @@
-"""Which text a worker sees at which step.
+"""Windows of text, to train on and to evaluate on.
 
 A stream of tokens is cut into windows of `context + 1` tokens that overlap by
 one, so every token but the first is a target exactly once; less than `context`
-tokens at the end fill no window and are left out. Window i belongs to worker
-i % workers, for good: shards are disjoint, cover all windows and look alike. A
-worker goes through its shard in an order drawn anew for every epoch from
-(seed, epoch, worker), and straight on into the next epoch.
-
-Everything is a function of (seed, step, worker): nothing to save in a
-checkpoint, and the executor cannot change it.
+tokens at the end fill no window and are left out of training. A worker's shard
+is one of windows.
 """
 
 from collections.abc import Sequence
@@ -16,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments import errors
+from experiments import errors, shards
 
 
 class Batches:
@@ -29,6 +24,7 @@ class Batches:
     workers: number of shards.
     seed: of the orders.
     only: make the rows of these workers alone, in this order.
+    sharding: one of `shards.SHARDING`.
 
   Raises:
     UserError: if a shard has fewer windows than a batch.
@@ -42,22 +38,20 @@ class Batches:
     workers: int,
     seed: int,
     only: Sequence[int] | None = None,
+    sharding: str = 'disjoint',
   ):
     self.windows = max(0, tokens.size - 1) // context
-    if self.windows < workers * batch_size:
+    if self.windows < batch_size:
       raise errors.UserError(
-        f'{tokens.size} tokens make {self.windows} windows of {context}, too '
-        f'few for a batch of {batch_size} on each of {workers} workers: use a '
-        'larger corpus, or a smaller context, batch_size or number of workers.'
+        f'{tokens.size} tokens make {self.windows} windows of {context}, too'
+        f' few for a batch of {batch_size}: use a larger corpus, or a smaller'
+        ' context or batch_size.'
       )
+    self._shards = shards.Shards(
+      self.windows, batch_size, workers, seed, only, sharding
+    )
     self._tokens = tokens
     self._context = context
-    self._batch_size = batch_size
-    self._workers = workers
-    self._seed = seed
-    self._rows = range(workers) if only is None else only
-    # The current epoch's order of each worker's shard: worker -> epoch, order.
-    self._orders = {}
 
   def at(self, step: int) -> np.ndarray:
     """Returns the batches of one step.
@@ -80,38 +74,13 @@ class Batches:
     Returns:
       int32 `[rows, steps, batch_size, context + 1]`.
     """
-    starts = self._context * np.stack(
-      [self._shard_windows(worker, first_step, steps) for worker in self._rows]
-    )
+    starts = self._context * self._shards.indices(first_step, steps)
     offsets = np.arange(self._context + 1)
-    windows = self._tokens[starts[..., None] + offsets].astype(np.int32)
-    return windows.reshape(
-      len(self._rows), steps, self._batch_size, self._context + 1
-    )
+    return self._tokens[starts[..., None] + offsets].astype(np.int32)
 
   def epoch(self, step: int) -> float:
     """Returns how often the corpus has been seen before `step`."""
-    return step * self._batch_size * self._workers / self.windows
-
-  def _shard_windows(self, worker: int, step: int, steps: int) -> np.ndarray:
-    """Returns the indices of the windows of `steps` steps of one worker."""
-    size = len(range(worker, self.windows, self._workers))
-    position = step * self._batch_size
-    end = (step + steps) * self._batch_size
-    parts = []
-    while position < end:
-      epoch, start = divmod(position, size)
-      parts.append(self._order(worker, epoch, size)[start:][: end - position])
-      position += parts[-1].size
-    return worker + self._workers * np.concatenate(parts)
-
-  def _order(self, worker: int, epoch: int, size: int) -> np.ndarray:
-    known_epoch, order = self._orders.get(worker, (None, None))
-    if known_epoch != epoch:
-      random = np.random.default_rng([self._seed, epoch, worker])
-      order = random.permutation(size)
-      self._orders[worker] = epoch, order
-    return order
+    return self._shards.epoch(step)
 
 
 class Evaluation(NamedTuple):

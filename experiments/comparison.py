@@ -1,14 +1,28 @@
 """What comes out of a sweep: for each study a table, and all of it as JSON."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 import dataclasses
 import json
 import statistics
 from typing import Any
 
-from experiments import outcomes, provenance, settings
+from experiments import outcomes, provenance, report, settings
 
 _JSON, _MARKDOWN = 'results.json', 'results.md'
+# Columns of the measures that there are, and of what every run has.
+_COLUMNS = {
+  'validation_loss': ('validation, nats', '.4f'),
+  'validation_bits_per_byte': ('bits/byte', '.4f'),
+  'top_1': ('top-1', '.2%'),
+  'top_5': ('top-5', '.2%'),
+}
+_FACTS = (
+  'learning rate',
+  'bits sent per parameter and step',
+  'in all',
+  'seconds',
+  'notes',
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,9 +36,8 @@ class Row:
     at_edge: whether it is the lowest or the highest that was tried.
     seeds: how many have been run, those that diverged included.
     diverged: how many of them did; they are not in the means.
-    validation_loss: in nats per token; None if all diverged.
-    spread: its standard deviation over seeds, None below two.
-    validation_bits_per_byte: the same loss.
+    measures: by name; empty if all diverged.
+    spreads: their standard deviations over seeds; empty below two.
     bits_per_parameter_and_step: sent by each worker.
     bits_per_parameter: of the whole run.
     seconds: of a run.
@@ -36,12 +49,24 @@ class Row:
   at_edge: bool
   seeds: int
   diverged: int
-  validation_loss: float | None
-  spread: float | None
-  validation_bits_per_byte: float | None
+  measures: dict[str, float]
+  spreads: dict[str, float]
   bits_per_parameter_and_step: float | None
   bits_per_parameter: float | None
   seconds: float | None
+
+  @property
+  def error_rate(self) -> float | None:
+    """By which methods are ranked, None if all runs diverged."""
+    if 'top_1' in self.measures:
+      return 1 - self.measures['top_1']
+    return self.measures.get('validation_loss')
+
+  @property
+  def error_spread(self) -> float:
+    """Its standard deviation over seeds, 0 below two."""
+    name = 'top_1' if 'top_1' in self.measures else 'validation_loss'
+    return self.spreads.get(name, 0.0)
 
 
 def rows(results: outcomes.Results, study: settings.Study) -> list[Row]:
@@ -53,7 +78,7 @@ def rows(results: outcomes.Results, study: settings.Study) -> list[Row]:
   ]
 
   def rank(row):  # a method that diverges at all is behind those that do not
-    return row.diverged, row.validation_loss or 0.0
+    return row.diverged, row.error_rate or 0.0
 
   return sorted(found, key=rank)
 
@@ -94,15 +119,21 @@ def _row(
     at_edge=choice.at_edge,
     seeds=len(known),
     diverged=len(known) - len(good),
-    validation_loss=mean('validation_loss'),
-    spread=statistics.stdev(s.validation_loss for s in good)
-    if len(good) > 1
-    else None,
-    validation_bits_per_byte=mean('validation_bits_per_byte'),
+    measures=_each(good, statistics.fmean) if good else {},
+    spreads=_each(good, statistics.stdev) if len(good) > 1 else {},
     bits_per_parameter_and_step=bits,
     bits_per_parameter=bits * good[0].steps if good else None,
     seconds=mean('seconds'),
   )
+
+
+def _each(
+  summaries: list[report.Summary], summary_of: Callable[[list[float]], float]
+) -> dict[str, float]:
+  return {
+    name: summary_of([s.measures[name].value for s in summaries])
+    for name in summaries[0].measures
+  }
 
 
 def _heading(study: settings.Study) -> str:
@@ -111,7 +142,7 @@ def _heading(study: settings.Study) -> str:
     f'{s.workers} worker{"s" if s.workers > 1 else ""}',
     f'{s.sync_every} local steps a round',
     f'{s.steps:,} steps',
-    f'{s.tokens:,} tokens',
+    f'{s.seen:,} {s.unit}',
   ]
   if s.presence < 1:
     facts.append(f'each worker present with probability {s.presence:g}')
@@ -124,30 +155,34 @@ def _heading(study: settings.Study) -> str:
   return f'### {study.name}\n\n{", ".join(facts)}.'
 
 
-def _table(found: Iterable[Row]) -> str:
-  lines = [
-    '| method | seeds | validation, nats/token | bits/byte | learning rate'
-    ' | bits sent per parameter and step | in all | seconds | notes |',
-    '| --- | --: | --: | --: | --: | --: | --: | --: | --- |',
+def _table(found: Sequence[Row]) -> str:
+  shown = [
+    (name, *column)
+    for name, column in _COLUMNS.items()
+    if any(name in row.measures for row in found)
   ]
+  titles = ['method', 'seeds', *(title for _, title, _ in shown), *_FACTS]
+  aligned = ['---', *['--:'] * (len(titles) - 2), '---']
+  lines = [f'| {" | ".join(titles)} |', f'| {" | ".join(aligned)} |']
   for row in found:
-    cells = [row.method, row.seeds, _loss(row), *_numbers(row), _notes(row)]
+    results = [_result(row, name, spec) for name, _, spec in shown]
+    cells = [row.method, row.seeds, *results, *_numbers(row), _notes(row)]
     lines.append(f'| {" | ".join(map(str, cells))} |')
   return '\n'.join(lines) + '\n'
 
 
-def _loss(row: Row) -> str:
-  if row.validation_loss is None:
+def _result(row: Row, name: str, spec: str) -> str:
+  if name not in row.measures:
     return 'diverged'
-  spread = '' if row.spread is None else f' ± {row.spread:.4f}'
-  return f'{row.validation_loss:.4f}{spread}'
+  spread = row.spreads.get(name)
+  error = '' if spread is None else f' ± {format(spread, spec)}'
+  return format(row.measures[name], spec) + error
 
 
 def _numbers(row: Row) -> list[str]:
   return [
     format(value, spec) if value is not None else '–'
     for value, spec in [
-      (row.validation_bits_per_byte, '.4f'),
       (row.rate, 'g'),
       (row.bits_per_parameter_and_step, '.3f'),
       (row.bits_per_parameter, ',.0f'),

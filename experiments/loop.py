@@ -12,7 +12,6 @@ import numpy as np
 
 from experiments import (
   assembly,
-  baselines,
   checkpoints,
   evaluate,
   executors,
@@ -23,7 +22,7 @@ from experiments import (
   progress,
   provenance,
   report,
-  text,
+  tasks,
   traffic,
 )
 import signmomentum as sm
@@ -84,9 +83,8 @@ def _train(
   bits = traffic.bits_per_parameter(
     run.tx, run.params, config.workers, config.sync_every, run.faults
   )
-  evaluator = evaluate.Evaluator(
-    run.model, run.tokens.validation, config.eval_tokens
-  )
+  objective = run.task.objective
+  measure = run.task.evaluator(config.eval_limit, team.mesh)
   run_round = run.program()
 
   # To go on where a run stopped:
@@ -108,7 +106,9 @@ def _train(
   log = hosts.only_first(lambda: metrics.Metrics(workdir, step))
   bar = hosts.only_first(
     lambda: progress.Progress(
-      config.num_steps * run.tokens_per_step, step * run.tokens_per_step
+      config.num_steps * run.units_per_step,
+      step * run.units_per_step,
+      objective.unit,
     )
   )
   # A wish to stop that has been heard of everywhere.
@@ -122,40 +122,40 @@ def _train(
     known.number = known.number or int(wishes.max())
     made = np.s_[:, rnd.start : rnd.stop]
     sums.add(rnd.first + rnd.start, nats[made], norms[made])
-    bar.advance((rnd.stop - rnd.start) * run.tokens_per_step, sums.last)
+    bar.advance((rnd.stop - rnd.start) * run.units_per_step, sums.last)
     done = rnd.first + rnd.stop
     if done % config.log_every == 0:
-      log.write(done, sums.pop() | measures(done))
+      log.write(done, sums.pop() | progressed(done))
 
-  def measures(step: int) -> dict[str, float]:
+  def progressed(step: int) -> dict[str, float]:
     seconds = clock.seconds()
     return {
-      'tokens': step * run.tokens_per_step,
+      objective.unit: step * run.units_per_step,
       **traffic.sent(bits, run.parameters, step, seconds),
       'seconds': seconds,
     }
 
   with store, log, bar:
     in_flight = None
-    batch = run.batch(step)
+    batches = run.batches(step)
     while step < end and not known.signal:
       first = step - step % config.sync_every
       rnd = _Round(first, step - first, min(config.sync_every, end - first))
-      state, outputs = run_round(state, *run.arguments(batch, *rnd[:3]))
+      state, outputs = run_round(state, *run.arguments(batches, *rnd[:3]))
       outputs = exchange.gather(outputs, wish.number)
       before, in_flight = in_flight, rnd._replace(outputs=outputs)
       step = first + rnd.stop
       # The host prepares the next round, and looks at the one before, while
       # the devices compute.
-      batch = run.batch(step)
+      batches = run.batches(step)
       settle(before)
 
       if step % config.eval_every == 0:
         settle(in_flight)
         in_flight = None
-        loss = evaluator.nats_per_token(evaluate.shared_params(state))
-        log.write(step, {'validation_loss': loss} | measures(step))
-        bar.evaluated(loss)
+        measures = measure(evaluate.shared_params(state))
+        log.write(step, report.flat(measures) | progressed(step))
+        bar.evaluated(report.headline(measures))
       if step % config.checkpoint_every == 0:
         settle(in_flight)
         in_flight = None
@@ -172,18 +172,16 @@ def _train(
       ' same command goes on.'
     )
     return None
-  loss = evaluate.Evaluator(
-    run.model, run.tokens.validation, None
-  ).nats_per_token(evaluate.shared_params(state))
+  measures = run.task.evaluator(None, team.mesh)(evaluate.shared_params(state))
   facts = {
     'steps': step,
     'parameters': run.parameters,
-    'tokens': step * run.tokens_per_step,
-    'epochs': run.data.epoch(step),
+    'seen': step * run.units_per_step,
+    'epochs': run.task.data.epoch(step),
     'bits': bits,
     'seconds': clock.seconds(),
   }
-  summary = _summary(config, run.tokens, loss, facts)
+  summary = _summary(config, run.task, measures, facts)
   if hosts.first():
     report.draw(summary, workdir)
     report.save(summary, workdir)
@@ -192,31 +190,22 @@ def _train(
 
 def _summary(
   config: ml_collections.ConfigDict,
-  tokens: text.Tokens,
-  loss: float,
+  task: tasks.Task,
+  measures: tasks.Measures,
   facts: dict[str, Any],
 ) -> report.Summary:
-  """Adds to a loss what it is to be compared with."""
-  counting = baselines.compute(tokens)
-
-  def per_byte(nats):
-    return evaluate.bits_per_byte(nats, tokens.bytes_per_token)
-
+  """Adds to measures what they are to be compared with."""
   return report.Summary(
     method=config.method,
     workers=config.workers,
     sync_every=config.sync_every,
     seed=config.seed,
-    validation_loss=loss,
-    validation_bits_per_byte=per_byte(loss),
-    unigram_loss=counting.unigram,
-    unigram_bits_per_byte=per_byte(counting.unigram),
-    bigram_loss=counting.bigram,
-    bigram_bits_per_byte=per_byte(counting.bigram),
+    unit=task.objective.unit,
+    measures=dict(measures),
+    baselines=dict(task.baselines),
     all_reduce_bits=traffic.all_reduce_bits(config.workers),
-    tokens_per_second=facts['tokens'] / facts['seconds'],
-    corpus=tokens.corpus,
-    corpus_sha256=tokens.corpus_sha256,
+    source=task.source,
+    sha256=task.sha256,
     **facts,
   )
 

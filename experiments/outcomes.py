@@ -33,9 +33,9 @@ class Outcome:
   diverged: str | None = None
 
   @property
-  def loss(self) -> float:
-    """The validation loss, infinite if the run diverged."""
-    return math.inf if self.summary is None else self.summary.validation_loss
+  def error_rate(self) -> float:
+    """By which runs are ranked, infinite if the run diverged."""
+    return math.inf if self.summary is None else self.summary.error_rate
 
 
 def read(folder: str | os.PathLike) -> Outcome | None:
@@ -111,12 +111,12 @@ class Results:
     if not study.tuned:
       return settings.Choice((preset,), preset, settled=True)
 
-    def loss(rate):
+    def error_rate(rate):
       run = settings.Run(study.name, method, rate, study.seeds[0])
       outcome = self.outcome(run)
-      return None if outcome is None else outcome.loss
+      return None if outcome is None else outcome.error_rate
 
-    return settings.tune(preset, loss)
+    return settings.tune(preset, error_rate)
 
   def runs(
     self, study: settings.Study, method: str, seeds: Sequence[int]

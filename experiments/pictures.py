@@ -17,7 +17,6 @@ import numpy as np
 from experiments import comparison, metrics, outcomes, report, settings
 
 _OVERVIEW = 'overview.png'
-_LOSS = 'validation loss [nats per token]'
 # Strong colours first; each group has its own kind of line.
 _LINES = [
   *((color, '-') for color in matplotlib.colormaps['tab10'].colors),
@@ -34,13 +33,13 @@ _Panel = Callable[[Any, _Styles], None]  # draws into axes
 
 # The label, the fields in which settings differ, and the place of a setting.
 _AXES = (
-  ('rounds', ('steps', 'tokens'), lambda s: s.steps // s.sync_every),
+  ('rounds', ('steps', 'seen'), lambda s: s.steps // s.sync_every),
   (
-    'local steps a round, at equal tokens',
+    'local steps a round, at equal {unit}',
     ('sync_every',),
     lambda s: s.sync_every,
   ),
-  ('workers, at equal tokens', ('workers', 'steps'), lambda s: s.workers),
+  ('workers, at equal {unit}', ('workers', 'steps'), lambda s: s.workers),
 )
 _FAULTS = ('presence', 'adversaries')
 
@@ -87,7 +86,7 @@ def _draw_curves(
   found = {
     row.method: row
     for row in comparison.rows(results, study)
-    if row.validation_loss is not None
+    if row.error_rate is not None
   }
   if not found:
     return
@@ -95,11 +94,11 @@ def _draw_curves(
   left, right = canvas.subplots(1, 2, sharey=True)
   highest = 0.0
   for method, row in found.items():
-    tokens, bits, losses = _curve(results, study, method)
+    seen, bits, losses = _curve(results, study, method)
     highest = max(highest, losses.mean(0)[0])
     style = styles[method] | {'marker': ''}
-    for axes, x in [(left, tokens[0]), (right, bits[0])]:
-      label = f'{method} ({row.validation_loss:.3f})'
+    for axes, x in [(left, seen[0]), (right, bits[0])]:
+      label = f'{method} ({row.error_rate:.3f})'
       axes.plot(x, losses.mean(0), label=label, **style)
       axes.fill_between(
         x, losses.min(0), losses.max(0), color=style['color'], alpha=0.2
@@ -110,10 +109,11 @@ def _draw_curves(
     report.draw_baselines(axes, some)
     axes.grid(alpha=0.3)
   # What is above the unigram tells nothing, unless methods end there.
-  losses = [row.validation_loss for row in found.values()]
-  top = max(min(highest, some.unigram_loss), *losses)
-  left.set_ylim(min(losses) - 0.05, top + 0.1)
-  left.set(xlabel='tokens', ylabel=_LOSS)
+  losses = [row.error_rate for row in found.values()]
+  top = max(min([highest, *some.baselines.values()]), *losses)
+  margin = 0.05 * (top - min(losses))
+  left.set_ylim(min(losses) - margin, top + 2 * margin)
+  left.set(xlabel=some.unit, ylabel=_error(some.unit))
   left.xaxis.set_major_formatter(ticker.EngFormatter())
   right.set(xlabel='bits sent per parameter, by each worker')
   if any(row.bits_per_parameter for row in found.values()):
@@ -132,18 +132,18 @@ def _draw_curves(
 def _curve(
   results: outcomes.Results, study: settings.Study, method: str
 ) -> np.ndarray:
-  """Returns tokens, bits and losses of the runs, `[3, seeds, points]`."""
+  """Returns units, bits and error rates of runs, `[3, seeds, points]`."""
   runs = []
   for run, end in results.best(study, method).items():
     if end.summary is not None:
-      points = [
-        (point['tokens'], point['bits'], point['validation_loss'])
-        for point in metrics.read(results.folder(run))
-        if 'validation_loss' in point and point['step'] < end.summary.steps
-      ]
-      # The last one is that of the table, on all validation text.
       s = end.summary
-      runs.append([*points, (s.tokens, s.bits * s.steps, s.validation_loss)])
+      points = [
+        (point[s.unit], point['bits'], _error_rate(point))
+        for point in metrics.read(results.folder(run))
+        if 'validation_loss' in point and point['step'] < s.steps
+      ]
+      # The last one is that of the table, on all held-out data.
+      runs.append([*points, (s.seen, s.bits * s.steps, s.error_rate)])
   return np.moveaxis(np.array(runs), -1, 0)
 
 
@@ -181,7 +181,7 @@ def _draw_overview(results: outcomes.Results, styles: _Styles) -> None:
     if method in shown
   ]
   canvas.legend(handles=handles, loc='outside right upper', fontsize=9)
-  canvas.supylabel(_LOSS)
+  canvas.supylabel(_error(own[0].setting().unit))
   canvas.savefig(results.workdir / _OVERVIEW, dpi=120)
 
 
@@ -197,7 +197,7 @@ def _panels(table: _Table, main: settings.Setting) -> Iterator[_Panel]:
     }
     times = collections.Counter(m for rows in alike.values() for m in rows)
     if max(times.values(), default=0) > 1:
-      yield functools.partial(_draw_line, label, alike)
+      yield functools.partial(_draw_line, label.format(unit=main.unit), alike)
   faulty = [setting for setting in table if _faulty(setting)]
   if faulty:
     alike = {
@@ -272,11 +272,11 @@ def _plot(
   style: Mapping[str, Any],
 ) -> None:
   """Draws losses and their spread, and a cross on top where runs diverged."""
-  good = [(x, row) for x, row in points if row.validation_loss is not None]
+  good = [(x, row) for x, row in points if row.error_rate is not None]
   axes.errorbar(
     [x for x, _ in good],
-    [row.validation_loss for _, row in good],
-    [row.spread or 0.0 for _, row in good],
+    [row.error_rate for _, row in good],
+    [row.error_spread for _, row in good],
     label=label,
     capsize=2,
     markersize=5,
@@ -289,6 +289,19 @@ def _plot(
     transform=axes.get_xaxis_transform(),
     **dict(style) | {'marker': 'x', 'linestyle': 'none'},
   )
+
+
+def _error(unit: str) -> str:
+  """What runs are ranked by."""
+  if unit == 'images':
+    return 'share of held-out images that is mistaken'
+  return f'validation loss [nats per {unit.removesuffix("s")}]'
+
+
+def _error_rate(point: Mapping[str, float]) -> float:
+  if 'top_1' in point:
+    return 1 - point['top_1']
+  return point['validation_loss']
 
 
 def _without(

@@ -99,7 +99,7 @@ def measure(
   figures |= {
     'compilations_after_the_first_round': 0,
     'round_seconds': seconds,
-    'tokens_per_second': steps * run.tokens_per_step / seconds,
+    'units_per_second': steps * run.units_per_step / seconds,
     'host_seconds': host,
   }
   if folder is not None:
@@ -126,7 +126,7 @@ def table(figures: dict[str, Any]) -> str:
     '',
     'a round in training                  ms',
     _row('in all', figures['round_seconds'])
-    + f'   {figures["tokens_per_second"]:,.0f} tokens/s',
+    + f'   {figures["units_per_second"]:,.0f} {figures["unit"]}/s',
     *(_row(f'host {name}', seconds) for name, seconds in host.items()),
     '',
     'a round by itself                    ms',
@@ -164,6 +164,7 @@ def main(overrides: Sequence[str]) -> None:
   figures = {
     'method': experiment.method,
     'parameters': run.parameters,
+    'unit': run.task.objective.unit,
     'workers': experiment.workers,
     'executor': _WORKERS.value,
     'sync_every': experiment.sync_every,
@@ -180,7 +181,7 @@ def main(overrides: Sequence[str]) -> None:
 
 def _arguments(run: assembly.Assembly, step: int) -> tuple[Any, ...]:
   """Those of the whole round that begins with a step."""
-  return run.arguments(run.batch(step), step, 0, run.config.sync_every)
+  return run.arguments(run.batches(step), step, 0, run.config.sync_every)
 
 
 def _compile(
@@ -227,15 +228,15 @@ def _in_a_row(
     the state, and for each round the seconds in which the host did what.
   """
   steps, laps, in_flight = run.config.sync_every, [], None
-  batch = run.batch(first * steps)
+  batches = run.batches(first * steps)
   for index in range(first, first + rounds):
     began = time.perf_counter()
     state, outputs = program(
-      state, *run.arguments(batch, index * steps, 0, steps)
+      state, *run.arguments(batches, index * steps, 0, steps)
     )
     outputs = run.exchange.gather(outputs, 0)
     started = time.perf_counter()
-    batch = run.batch((index + 1) * steps)
+    batches = run.batches((index + 1) * steps)
     prepared = time.perf_counter()
     jax.device_get(in_flight)
     laps.append(

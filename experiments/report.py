@@ -7,19 +7,35 @@ import pathlib
 
 from matplotlib import figure, ticker
 
-from experiments import errors, metrics, traffic
+from experiments import errors, metrics, tasks, traffic
 
 _FILE = 'summary.json'
 _PICTURE = 'curves.png'
-_COLORS = {'unigram': '0.6', 'bigram': '0.3'}
+_GREY = '0.4'
+
+# How measures are shown: a name, a unit and a factor.
+_SHOWN = {
+  'validation_loss': ('validation loss', 'nats', 1),
+  'validation_bits_per_byte': ('  in bits per byte', '', 1),
+  'validation_perplexity': ('  as perplexity', '', 1),
+  'top_1': ('top-1 accuracy', '%', 100),
+  'top_5': ('top-5 accuracy', '%', 100),
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
   """The result of a finished run.
 
-  Losses are of the synchronised parameters on all validation text, in nats per
-  token; `bits` are sent by one worker per parameter and local step.
+  Attributes:
+    unit: what is counted, 'tokens' or 'images'.
+    seen: how many all workers together have been trained on.
+    measures: of the synchronised parameters on all held-out data, by name.
+      Losses are in nats per token or image.
+    baselines: losses to be beaten, by name.
+    bits: sent by one worker per parameter and local step.
+    source: name of the data.
+    sha256: its checksum.
   """
 
   method: str
@@ -28,20 +44,48 @@ class Summary:
   seed: int
   steps: int
   parameters: int
-  tokens: int
+  unit: str
+  seen: int
   epochs: float
-  validation_loss: float
-  validation_bits_per_byte: float
-  unigram_loss: float
-  unigram_bits_per_byte: float
-  bigram_loss: float
-  bigram_bits_per_byte: float
+  measures: dict[str, tasks.Estimate]
+  baselines: dict[str, float]
   bits: float
   all_reduce_bits: float
   seconds: float
-  tokens_per_second: float
-  corpus: str
-  corpus_sha256: str
+  source: str
+  sha256: str
+
+  @property
+  def validation_loss(self) -> float:
+    """In nats per token or image."""
+    return self.measures['validation_loss'].value
+
+  @property
+  def error_rate(self) -> float:
+    """By which runs are ranked: of images the share that is mistaken.
+
+    Of text, it is the loss. Lower is better.
+    """
+    if 'top_1' in self.measures:
+      return 1 - self.measures['top_1'].value
+    return self.validation_loss
+
+
+def flat(measures: tasks.Measures) -> dict[str, float]:
+  """Measures for a log: values by name, errors by NAME_error."""
+  return {
+    f'{name}{suffix}': number
+    for name, estimate in measures.items()
+    for suffix, number in zip(('', '_error'), estimate, strict=True)
+  }
+
+
+def headline(measures: tasks.Measures) -> str:
+  """The most important of some measures, for a line."""
+  words = [f'validation {measures["validation_loss"].value:.3f}']
+  if 'top_1' in measures:
+    words.append(f'top-1 {measures["top_1"].value:.1%}')
+  return ', '.join(words)
 
 
 def save(summary: Summary, workdir: str | os.PathLike) -> None:
@@ -62,8 +106,13 @@ def load(workdir: str | os.PathLike) -> Summary | None:
   if not path.exists():
     return None
   try:
-    return Summary(**json.loads(path.read_text()))
-  except (ValueError, TypeError) as error:
+    fields = json.loads(path.read_text())
+    measures = fields.pop('measures').items()
+    return Summary(
+      measures={name: tasks.Estimate(*pair) for name, pair in measures},
+      **fields,
+    )
+  except (ValueError, TypeError, KeyError) as error:
     raise errors.UserError(
       f'{path} is not the summary of a run ({error}). Delete it and run the'
       ' same command to have it written again.'
@@ -74,21 +123,18 @@ def table(summary: Summary) -> str:
   """The summary for people."""
   s = summary
   sent = traffic.sent(s.bits, s.parameters, s.steps, s.seconds)
-  rows = [
-    ('validation loss', s.validation_loss, s.validation_bits_per_byte),
-    ('  bigram baseline', s.bigram_loss, s.bigram_bits_per_byte),
-    ('  unigram baseline', s.unigram_loss, s.unigram_bits_per_byte),
-  ]
-  losses = [
-    f'{name:<28}{nats:8.4f} nats/token{bits:9.4f} bits/byte'
-    for name, nats, bits in rows
+  names = sorted(s.measures, key=list(_SHOWN).index)
+  results = [_result(name, s) for name in names]
+  results += [
+    f'{f"  {name} baseline":<22}{loss:14.4f} nats'
+    for name, loss in s.baselines.items()
   ]
   facts = [
-    ('tokens', f'{s.tokens:,}', f'{s.epochs:.2f} epochs of {s.corpus}'),
+    (s.unit, f'{s.seen:,}', f'{s.epochs:.2f} epochs of {s.source}'),
     (
       'wall time',
       f'{s.seconds:,.1f} s',
-      f'{s.tokens_per_second:,.0f} tokens/s',
+      f'{s.seen / s.seconds:,.0f} {s.unit}/s',
     ),
     (
       'bits sent',
@@ -114,7 +160,7 @@ def table(summary: Summary) -> str:
   lines = [
     f'{s.method}: {s.parameters:,} parameters, {s.workers} workers,'
     f' {s.steps:,} local steps, {s.sync_every} a round, seed {s.seed}',
-    *losses,
+    *results,
     *(f'{name:<22}{value:>14} {note}' for name, value, note in facts),
   ]
   rule = '-' * max(map(len, lines))
@@ -130,13 +176,13 @@ def draw(summary: Summary, workdir: str | os.PathLike) -> pathlib.Path:
     ('train_loss', 'training'),
     ('validation_loss', 'validation, synchronised parameters'),
   ]:
-    points = [(r['tokens'], r[name]) for r in records if name in r]
+    points = [(r[summary.unit], r[name]) for r in records if name in r]
     style = {'alpha': 0.5, 'linewidth': 1} if name == 'train_loss' else {}
     axes.plot(*zip(*points, strict=True), label=label, **style)
   draw_baselines(axes, summary)
   axes.set(
-    xlabel='tokens',
-    ylabel='loss [nats per token]',
+    xlabel=summary.unit,
+    ylabel=f'loss [nats per {summary.unit.removesuffix("s")}]',
     title=f'{summary.method}, {summary.workers} workers,'
     f' {summary.sync_every} local steps a round',
   )
@@ -149,12 +195,24 @@ def draw(summary: Summary, workdir: str | os.PathLike) -> pathlib.Path:
 
 
 def draw_baselines(axes, summary: Summary) -> None:
-  """Draws what counting achieves, as lines across."""
-  for name, style in [('unigram', ':'), ('bigram', '--')]:
-    loss = getattr(summary, f'{name}_loss')
+  """Draws what is to be beaten, as lines across."""
+  for (name, loss), style in zip(
+    summary.baselines.items(), (':', '--'), strict=False
+  ):
     axes.axhline(
-      loss, color=_COLORS[name], linestyle=style, label=f'{name} ({loss:.2f})'
+      loss, color=_GREY, linestyle=style, label=f'{name} ({loss:.2f})'
     )
+
+
+def _result(name: str, summary: Summary) -> str:
+  value, error = summary.measures[name]
+  shown, unit, factor = _SHOWN[name]
+  unit = (
+    f'{unit} per {summary.unit.removesuffix("s")}' if unit == 'nats' else unit
+  )
+  return (
+    f'{shown:<22}{factor * value:14.4f} ± {factor * error:.4f} {unit}'.rstrip()
+  )
 
 
 def _times(all_reduce: float, bits: float) -> str:

@@ -6,6 +6,7 @@ the uninterrupted run bit for bit.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,6 @@ import optax
 
 from experiments import faults as faults_lib
 from experiments import plans
-from experiments.models import decoder
 import signmomentum as sm
 
 _ABSENCE = 0xAB5E  # sets these draws apart from those of dropout
@@ -21,7 +21,7 @@ _ABSENCE = 0xAB5E  # sets these draws apart from those of dropout
 
 def program(
   tx: optax.GradientTransformationExtraArgs,
-  model: decoder.DecoderConfig,
+  loss: Callable[[optax.Params, Any, jax.Array], jax.Array],
   sync_every: int,
   seed: int,
   faults: faults_lib.Faults = faults_lib.NONE,
@@ -30,29 +30,25 @@ def program(
 
   Args:
     tx: the method.
-    model: the model.
+    loss: of parameters, a batch and the key of dropout: a mean.
     sync_every: local steps in a round.
     seed: of dropout and of who is absent.
     faults: what goes wrong.
 
   Returns:
-    a function of the state, the worker's tokens `[sync_every, B, L + 1]`, and,
-    the same for all workers, the round's first step and from where to where in
-    the round it shall go. It returns the state, and losses and norms of the
+    a function of the state, the worker's batches `[sync_every, ...]`, and, the
+    same for all workers, the round's first step and from where to where in the
+    round it shall go. It returns the state, and losses and norms of the
     gradients, `[sync_every]` each, zero for steps that it was not to make.
   """
 
-  def local_step(state, tokens_BxL, step):
+  def local_step(state, batch, step):
     key = jax.random.fold_in(jax.random.key(seed), step)
     worker = jax.lax.axis_index(plans.AXIS)
     key = jax.random.fold_in(key, worker)
 
-    def mean_nats(params):
-      logits_BxLxV = decoder.apply(model, params, tokens_BxL[:, :-1], key)
-      return jnp.mean(decoder.nats(logits_BxLxV, tokens_BxL[:, 1:]))
-
-    loss, gradient = jax.value_and_grad(mean_nats)(
-      sm.as_local(state.params, plans.AXIS)
+    nats, gradient = jax.value_and_grad(loss)(
+      sm.as_local(state.params, plans.AXIS), batch, key
     )
     extra_args = faults.extra_args(jax.random.fold_in(key, _ABSENCE))
     updates, opt_state = tx.update(
@@ -63,12 +59,13 @@ def program(
     )
     params = optax.apply_updates(state.params, updates)
     state = state.replace(params=params, opt_state=opt_state)
-    return state, (loss, optax.tree.norm(gradient))
+    return state, (nats, optax.tree.norm(gradient))
 
-  def run(state, tokens_SxBxL, first, start, stop):
+  def run(state, batches, first, start, stop):
     def body(place, carry):
       state, outputs = carry
-      state, new = local_step(state, tokens_SxBxL[place], first + place)
+      batch = jax.tree.map(lambda x: x[place], batches)
+      state, new = local_step(state, batch, first + place)
       return state, jax.tree.map(lambda x, y: x.at[place].set(y), outputs, new)
 
     nothing = sm.as_local(jnp.zeros(sync_every), plans.AXIS)

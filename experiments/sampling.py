@@ -15,6 +15,7 @@ from experiments import (
   errors,
   evaluate,
   executors,
+  language,
   provenance,
   tokenizers,
 )
@@ -50,17 +51,20 @@ def generate(
     )
   config = config_lib.read(pathlib.Path(workdir) / provenance.CONFIG)
   tokenizer = tokenizers.get(config.data.tokenizer)
-  model = assembly.model_config(config, tokenizer.vocab_size)
+  objective = language.NextToken(
+    language.model_config(config, tokenizer.vocab_size)
+  )
   # Any executor can read what another one wrote.
   state = executors.get('simulated', config.workers).init(
-    assembly.optimizer(config), decoder.init(model, jax.random.key(config.seed))
+    assembly.optimizer(config, objective),
+    objective.init(jax.random.key(config.seed)),
   )
   with checkpoints.Checkpoints(workdir) as store:
     _, state, _ = store.restore(state)
   # Every document follows a separator, and so does the prompt.
   start = np.append(tokenizer.separator, tokenizer.encode(prompt))
   tokens = sample(
-    model,
+    objective.model,
     evaluate.shared_params(state),
     start.astype(np.int32),
     length,

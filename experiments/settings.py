@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import ml_collections
 
-from experiments import assembly, errors, methods
+from experiments import assembly, errors, methods, tasks
 from experiments import config as config_lib
 
 _RATE = 'optimizer.learning_rate'
@@ -42,7 +42,8 @@ class Setting(NamedTuple):
   workers: int
   sync_every: int
   steps: int
-  tokens: int
+  seen: int
+  unit: str
   presence: float
   adversaries: int
 
@@ -102,7 +103,7 @@ class Choice(NamedTuple):
   at_edge: bool = False
 
 
-def tune(preset: float, loss: Callable[[float], float | None]) -> Choice:
+def tune(preset: float, error_rate: Callable[[float], float | None]) -> Choice:
   """Chooses a rate: the same rule for every method.
 
   The grid is half the preset, the preset and twice the preset. While the best
@@ -111,13 +112,14 @@ def tune(preset: float, loss: Callable[[float], float | None]) -> Choice:
 
   Args:
     preset: where to begin.
-    loss: of the run at a rate, infinite if it diverged, None if not known yet.
+    error_rate: of the run at a rate, infinite if it diverged, None if it is
+      not known yet.
   """
   low, high = _LOWEST, _HIGHEST
   while True:
     rates = tuple(preset * 2.0**power for power in range(low, high + 1))
-    losses = {rate: loss(rate) for rate in rates}
-    known = {rate: loss for rate, loss in losses.items() if loss is not None}
+    found = {rate: error_rate(rate) for rate in rates}
+    known = {rate: end for rate, end in found.items() if end is not None}
     # Where all diverged, the lowest is the best guess.
     best = min(known, key=known.get, default=None)
     if len(known) < len(rates):
@@ -201,12 +203,14 @@ def choose(
 
 
 def _setting(config: ml_collections.ConfigDict) -> Setting:
-  sequences = config.num_steps * config.workers * config.batch_size
+  objective = tasks.objective(config)
+  examples = config.num_steps * config.workers * config.batch_size
   return Setting(
     workers=config.workers,
     sync_every=config.sync_every,
     steps=config.num_steps,
-    tokens=sequences * config.data.context,
+    seen=examples * objective.units_per_example,
+    unit=objective.unit,
     presence=config.presence,
     adversaries=config.adversaries,
   )

@@ -32,6 +32,7 @@ from experiments import (
   loop,
   outcomes,
   processors,
+  report,
   settings,
 )
 
@@ -243,25 +244,21 @@ def _line(
     said = f'diverged. {outcome.diverged}'
   else:
     s = outcome.summary
-    said = (
-      f'{s.validation_loss:.4f} nats/token,'
-      f' {s.validation_bits_per_byte:.4f} bits/byte, {s.seconds:,.0f} s'
-    )
+    said = f'{report.headline(s.measures)}, {s.seconds:,.0f} s'
   time = _time(results, left, jobs)
   return f'{item}: {said}; {sum(left.values())} left{time}'
 
 
 def _time(results: outcomes.Results, left: dict[str, int], jobs: int) -> str:
-  """How long the rest takes, by the time that the known runs took a token."""
+  """How long the rest takes, by the time that the known runs took."""
   known = [end.summary for end in results.known() if end.summary]
-  tokens = sum(
-    number * results.sweep[name].setting().tokens
-    for name, number in left.items()
+  units = sum(
+    number * results.sweep[name].setting().seen for name, number in left.items()
   )
-  if not tokens or not known:
+  if not units or not known:
     return ''
-  speed = sum(s.tokens for s in known) / sum(s.seconds for s in known)
-  hours, minutes = divmod(math.ceil(tokens / speed / jobs / 60), 60)
+  speed = sum(s.seen for s in known) / sum(s.seconds for s in known)
+  hours, minutes = divmod(math.ceil(units / speed / jobs / 60), 60)
   return f', about {hours} h {minutes} min'
 
 

@@ -8,7 +8,7 @@ _OVERRIDES = {
   'model.num_heads': 2,
   'data.context': 8,
   'batch_size': 2,
-  'eval_tokens': 64,
+  'eval_limit': 64,
 }
 SPEC = 'configs/gpt2_nano.py:smoke'
 

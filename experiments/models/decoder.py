@@ -1,13 +1,14 @@
-"""A decoder: GPT-2, pre-norm decoder with learned positions and a tied head.
+"""A decoder: GPT-2, GPT2++ and LLaMA, by the fields of its config.
 
-Radford et al., Language Models are Unsupervised Multitask Learners, 2019. The
-initialisation follows the paper and its released code, except that positions
-have the standard deviation 0.02 of all other weights (as in nanoGPT and
-Hugging Face; the released code has 0.01): the projections into the residual
+GPT-2 is Radford et al., Language Models are Unsupervised Multitask Learners,
+2019. The initialisation follows the paper and its released code, except that
+positions have the standard deviation 0.02 of all other weights (as in nanoGPT
+and Hugging Face; the released code has 0.01): the projections into the residual
 stream start smaller by 1 / sqrt(2 * num_layers), as there are two per layer.
+LLaMA is Touvron et al., 2023 (arXiv 2302.13971); grouped queries came with its
+second version. `gpt2`, `gpt2pp` and `llama` have the sizes.
 
-Shapes: B batch, L positions, D width, H heads, K width of a head, F hidden
-width of the MLP, V vocabulary.
+Shapes: B batch, L positions, D width, V vocabulary.
 """
 
 import dataclasses
@@ -19,46 +20,97 @@ import jax
 import jax.numpy as jnp
 
 from experiments import errors
+from experiments.models import blocks, stacks
 
-_STDDEV = 0.02
-_EPSILON = 1e-5
+decay_mask = stacks.decay_mask
+stack = stacks.stack
+unstack = stacks.unstack
+
+_POSITIONS = ('learned', 'rotary')
 
 
 @dataclasses.dataclass(frozen=True)
 class DecoderConfig:
-  """What makes a GPT-2.
+  """What makes a decoder.
 
   Attributes:
     vocab_size: number of token ids.
     context: longest sequence.
     num_layers: number of blocks.
     num_heads: number of attention heads; divides `width`.
+    num_kv_heads: number of heads of keys and values; divides `num_heads`, which
+      it is equal to unless queries share them in groups.
     width: of the residual stream.
+    mlp: 'gelu' or 'swiglu', which has a gate and is larger by half.
+    mlp_width: hidden width of the MLPs.
+    norm: 'layer' or 'rms'.
+    norm_epsilon: added to the variance.
+    positions: 'learned' or 'rotary'.
+    rope_theta: sets the longest wavelength of rotary positions.
+    tie_embeddings: whether the head is the embedding of the tokens.
     dropout: rate after embeddings, attention and MLP.
     use_bias: whether linear layers and layer norms have biases.
     dtype: of the computation, such as 'bfloat16'. Parameters are float32.
+    attention: 'xla' or 'cudnn', which is flash attention, in 16 bits on a GPU.
+    scan_layers: whether parameters of all blocks are stacked and scanned over:
+      less to compile.
+    rematerialise: whether a block is computed anew for its gradient: less
+      memory, a third more work.
   """
 
   vocab_size: int
   context: int
   num_layers: int
   num_heads: int
+  num_kv_heads: int
   width: int
+  mlp: str
+  mlp_width: int
+  norm: str
+  norm_epsilon: float
+  positions: str
+  rope_theta: float
+  tie_embeddings: bool
   dropout: float
   use_bias: bool
   dtype: str
+  attention: str
+  scan_layers: bool
+  rematerialise: bool
 
   def __post_init__(self):
-    """Raises UserError if the heads do not share the width evenly."""
-    if self.width % self.num_heads:
-      raise errors.UserError(
-        f'num_heads={self.num_heads} does not divide width={self.width}.'
-      )
+    """Raises UserError for a model that cannot be."""
+    blocks.one_of('positions', self.positions, _POSITIONS)
+    self.block()
+
+  def block(self) -> blocks.BlockConfig:
+    """Returns the config of each block."""
+    return blocks.BlockConfig(
+      width=self.width,
+      num_heads=self.num_heads,
+      num_kv_heads=self.num_kv_heads,
+      mlp=self.mlp,
+      mlp_width=self.mlp_width,
+      norm=self.norm,
+      norm_epsilon=self.norm_epsilon,
+      use_bias=self.use_bias,
+      residual_stddev=blocks.STDDEV / (2 * self.num_layers) ** 0.5,
+      rope_theta=self.rope_theta if self.positions == 'rotary' else None,
+      causal=True,
+      dropout=self.dropout,
+      dtype=self.dtype,
+      attention=self.attention,
+    )
 
 
 def init(config: DecoderConfig, key: jax.Array) -> dict[str, Any]:
   """Returns new parameters: nested dicts of float32 arrays."""
-  return nnx.to_pure_dict(nnx.state(_Decoder(config, nnx.Rngs(key)), nnx.Param))
+  rngs = nnx.Rngs(key)
+  return stacks.values(_Ends(config, rngs)) | {
+    'blocks': stacks.init(
+      config.block(), config.num_layers, rngs, config.scan_layers
+    )
+  }
 
 
 def apply(
@@ -77,10 +129,26 @@ def apply(
 
   Returns:
     float32 logits `[B, L, V]`.
+
+  Raises:
+    UserError: if the sequences are longer than the context.
   """
-  graph, state = _structure(config)
-  nnx.replace_by_pure_dict(state, params)
-  return nnx.merge(graph, state)(tokens_BxL, dropout_key)
+  length = tokens_BxL.shape[-1]
+  if length > config.context:
+    raise errors.UserError(
+      f'{length} tokens are more than the context {config.context}.'
+    )
+  key, keys = stacks.keys(dropout_key, config.num_layers)
+  ends = stacks.ends(lambda: _Ends(config, nnx.Rngs(0)), params)
+  x_BxLxD = stacks.run(
+    config.block(),
+    params['blocks'],
+    ends.embed(tokens_BxL, key),
+    (keys, None),
+    scan=config.scan_layers,
+    rematerialise=config.rematerialise,
+  )
+  return ends.logits(x_BxLxD)
 
 
 def nats(logits_BxLxV: jax.Array, targets_BxL: jax.Array) -> jax.Array:
@@ -91,110 +159,39 @@ def nats(logits_BxLxV: jax.Array, targets_BxL: jax.Array) -> jax.Array:
   return jax.nn.logsumexp(logits_BxLxV, axis=-1) - target_BxL
 
 
-def decay_mask(params: dict[str, Any]) -> dict[str, Any]:
-  """Returns True for what weight decay is meant for: matrices, embeddings."""
-  return jax.tree.map(lambda leaf: leaf.ndim >= 2, params)
+class _Ends(nnx.Module):
+  """What is before and after the blocks."""
 
-
-def _structure(config: DecoderConfig) -> tuple[nnx.GraphDef, nnx.State]:
-  """Returns the model without numbers: a graph and a state to fill in."""
-  model = nnx.eval_shape(lambda: _Decoder(config, nnx.Rngs(0)))
-  return nnx.split(model)
-
-
-class _Decoder(nnx.Module):
   def __init__(self, config: DecoderConfig, rngs: nnx.Rngs):
     embed = functools.partial(
       nnx.Embed,
       features=config.width,
       dtype=config.dtype,
-      embedding_init=nnx.initializers.normal(_STDDEV),
+      embedding_init=nnx.initializers.normal(blocks.STDDEV),
       rngs=rngs,
     )
-    self.config = config
     self.tokens = embed(config.vocab_size)
-    self.positions = embed(config.context)
+    if config.positions == 'learned':
+      self.positions = embed(config.context)
+    if not config.tie_embeddings:
+      self.head = embed(config.vocab_size)
     self.dropout = nnx.Dropout(config.dropout)
-    self.blocks = nnx.Dict(
-      {_block_name(i): _Block(config, rngs) for i in range(config.num_layers)}
-    )
-    self.norm = _norm(config, rngs)
+    # Ones and zeros: it needs none of the random numbers.
+    self.norm = blocks.norm(config.block(), nnx.Rngs(0))
 
-  def __call__(self, tokens_BxL, key):
-    length = tokens_BxL.shape[-1]
-    if length > self.config.context:
-      raise errors.UserError(
-        f'{length} tokens are more than the context {self.config.context}.'
-      )
-    keys = _keys(key, self.config.num_layers + 1)
-    x_BxLxD = self.tokens(tokens_BxL) + self.positions(jnp.arange(length)[None])
-    x_BxLxD = _drop(self.dropout, x_BxLxD, keys[-1])
-    for i in range(self.config.num_layers):
-      x_BxLxD = self.blocks[_block_name(i)](x_BxLxD, keys[i])
+  def embed(self, tokens_BxL, key):
+    x_BxLxD = self.tokens(tokens_BxL)
+    if hasattr(self, 'positions'):
+      x_BxLxD += self.positions(jnp.arange(tokens_BxL.shape[-1])[None])
+    return blocks.drop(self.dropout, x_BxLxD, key)
+
+  def logits(self, x_BxLxD):
     x_BxLxD = self.norm(x_BxLxD)
-    # The head is the embedding; logits in float32 whatever is computed in.
+    head_VxD = getattr(self, 'head', self.tokens).embedding[...]
+    # Logits in float32 whatever is computed in.
     return jnp.einsum(
       'bld,vd->blv',
       x_BxLxD,
-      self.tokens.embedding[...].astype(x_BxLxD.dtype),
+      head_VxD.astype(x_BxLxD.dtype),
       preferred_element_type=jnp.float32,
     )
-
-
-class _Block(nnx.Module):
-  """Attention, then an MLP, each added to the residual stream."""
-
-  def __init__(self, config: DecoderConfig, rngs: nnx.Rngs):
-    linear = functools.partial(
-      nnx.Linear, use_bias=config.use_bias, dtype=config.dtype, rngs=rngs
-    )
-    plain = nnx.initializers.normal(_STDDEV)
-    residual = nnx.initializers.normal(_STDDEV / (2 * config.num_layers) ** 0.5)
-    width = config.width
-    self.num_heads = config.num_heads
-    self.attention_norm = _norm(config, rngs)
-    # One product for queries, keys and values.
-    self.qkv = linear(width, 3 * width, kernel_init=plain)
-    self.attention_out = linear(width, width, kernel_init=residual)
-    self.mlp_norm = _norm(config, rngs)
-    self.mlp_in = linear(width, 4 * width, kernel_init=plain)
-    self.mlp_out = linear(4 * width, width, kernel_init=residual)
-    self.dropout = nnx.Dropout(config.dropout)
-
-  def __call__(self, x_BxLxD, key):
-    attention_key, mlp_key = _keys(key, 2)
-    y_BxLxD = self._attend(self.attention_norm(x_BxLxD))
-    x_BxLxD += _drop(self.dropout, y_BxLxD, attention_key)
-    y_BxLxF = jax.nn.gelu(self.mlp_in(self.mlp_norm(x_BxLxD)), approximate=True)
-    return x_BxLxD + _drop(self.dropout, self.mlp_out(y_BxLxF), mlp_key)
-
-  def _attend(self, x_BxLxD):
-    *batch, length, width = x_BxLxD.shape
-    qkv = self.qkv(x_BxLxD).reshape(*batch, length, 3, self.num_heads, -1)
-    q_BxLxHxK, k_BxLxHxK, v_BxLxHxK = jnp.moveaxis(qkv, -3, 0)
-    y_BxLxHxK = jax.nn.dot_product_attention(
-      q_BxLxHxK, k_BxLxHxK, v_BxLxHxK, is_causal=True
-    )
-    return self.attention_out(y_BxLxHxK.reshape(*batch, length, width))
-
-
-def _norm(config: DecoderConfig, rngs: nnx.Rngs) -> nnx.LayerNorm:
-  return nnx.LayerNorm(
-    config.width,
-    epsilon=_EPSILON,
-    use_bias=config.use_bias,
-    dtype=config.dtype,
-    rngs=rngs,
-  )
-
-
-def _block_name(index: int) -> str:
-  return f'block_{index}'
-
-
-def _keys(key: jax.Array | None, count: int) -> Any:
-  return [None] * count if key is None else jax.random.split(key, count)
-
-
-def _drop(dropout: nnx.Dropout, x: jax.Array, key: jax.Array | None):
-  return dropout(x, deterministic=key is None, rngs=key)
