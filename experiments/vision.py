@@ -27,6 +27,7 @@ class Classify:
     model: the ViT.
     mean: of the pixels of each channel, from 0 to 1.
     std: their standard deviation.
+    mixed: whether labels are shares of classes, as of MixUp.
   """
 
   model: vit.ViTConfig
@@ -93,7 +94,7 @@ class Classify:
 
   def _logits(self, params, images_BxHxWxC, key):
     pixels = images_BxHxWxC.astype(jnp.float32) / 255
-    mean, std = np.float32(self.mean), np.float32(self.std)
+    mean, std = (np.float32([[[n]]]) for n in (self.mean, self.std))
     return vit.apply(self.model, params, (pixels - mean) / std, key)
 
 

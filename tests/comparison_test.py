@@ -38,9 +38,14 @@ def test_rows_have_means_and_spreads(results):
     at_edge=False,
     seeds=2,
     diverged=0,
-    validation_loss=2.125,
-    spread=pytest.approx(0.25 / 2**0.5),
-    validation_bits_per_byte=pytest.approx(1.4 * 2.125),
+    measures={
+      'validation_loss': 2.125,
+      'validation_bits_per_byte': pytest.approx(1.4 * 2.125),
+    },
+    spreads={
+      'validation_loss': pytest.approx(0.25 / 2**0.5),
+      'validation_bits_per_byte': pytest.approx(1.4 * 0.25 / 2**0.5),
+    },
     bits_per_parameter_and_step=3.0,
     bits_per_parameter=18.0,
     seconds=60.0,
@@ -54,13 +59,13 @@ def test_rows_have_means_and_spreads(results):
 def test_one_seed_has_no_spread(results):
   row, _ = comparison.rows(results, OTHER)
   assert row.seeds == 1
-  assert row.spread is None
+  assert row.spreads == {} and row.error_spread == 0.0
 
 
 def test_the_table(results):
   text = comparison.markdown(results)
   assert (
-    '| adamw | 2 | 2.1250 ± 0.1768 | 2.9750 | 0.002 | 3.000 | 18 | 60 |'
+    '| adamw | 2 | 2.1250 ± 0.1768 | 2.9750 ± 0.2475 | 0.002 | 3.000 | 18 | 60 |'
     in (text)
   )
   assert '| adamw | 1 | 2.0000 | 2.8000 | 0.002 |' in text
@@ -106,7 +111,7 @@ def test_what_diverges_is_last_and_shown(tmp_path):
   (lion, adamw), text = _write(tmp_path, loss)
   assert (lion.method, lion.diverged) == ('lion', 0)
   assert (adamw.seeds, adamw.diverged) == (2, 1)
-  assert adamw.validation_loss == 2.0  # of the other seed
+  assert adamw.error_rate == 2.0  # of the other seed
   assert '1 of 2 diverged |' in text
   record = json.loads((tmp_path / 'results.json').read_text())
   ends = [
@@ -122,8 +127,8 @@ def test_a_method_that_always_diverges(tmp_path):
     return _loss(run) if run.method == 'lion' else fake_runs.DIVERGED
 
   (_, adamw), text = _write(tmp_path, loss)
-  assert adamw.validation_loss is None
-  assert '| adamw | 2 | diverged | – | 0.000125 | – | – | – |' in text
+  assert adamw.error_rate is None
+  assert '| adamw | 2 | diverged | diverged | 0.000125 | – | – | – |' in text
   assert '2 of 2 diverged, best rate at the edge of the grid |' in text
 
 

@@ -3,7 +3,7 @@
 import json
 
 from experiments import config as config_lib
-from experiments import metrics, outcomes, provenance, report, settings
+from experiments import metrics, outcomes, provenance, report, settings, tasks
 from tests import tiny
 
 DIVERGED = float('inf')
@@ -51,20 +51,19 @@ def finish(config, folder, loss, bits=4.0):
       seed=config.seed,
       steps=steps,
       parameters=1000,
-      tokens=steps * tokens_per_step,
+      unit='tokens',
+      seen=steps * tokens_per_step,
       epochs=0.5,
-      validation_loss=loss,
-      validation_bits_per_byte=1.4 * loss,
-      unigram_loss=3.15,
-      unigram_bits_per_byte=4.54,
-      bigram_loss=2.5,
-      bigram_bits_per_byte=3.61,
+      measures={
+        'validation_loss': tasks.Estimate(loss, 0.01),
+        'validation_bits_per_byte': tasks.Estimate(1.4 * loss, 0.014),
+      },
+      baselines={'unigram': 3.15, 'bigram': 2.5},
       bits=bits,
       all_reduce_bits=48.0,
       seconds=60.0,
-      tokens_per_second=steps * tokens_per_step / 60.0,
-      corpus='english',
-      corpus_sha256='0' * 64,
+      source='english',
+      sha256='0' * 64,
     ),
     folder,
   )

@@ -1,6 +1,7 @@
 """Embedded images: what is read, how it is split, what is refused."""
 
 import gzip
+import hashlib
 import pathlib
 import subprocess
 import sys
@@ -135,6 +136,13 @@ def test_idx_files(idx_folder, monkeypatch, warnings_logged, place, tmp_path):
   assert found.train.images.shape == (12, 2, 3, 1)
   assert found.train.images.ravel().tolist() == list(range(72))
   assert found.validation.labels.tolist() == [0, 1, 2, 0]
+  contents = [
+    b if path.suffix != '.gz' else gzip.decompress(b)
+    for part in ('train-im', 'train-l', 't10k-im', 't10k-l')
+    for path in idx_folder.glob(f'{part}*')
+    for b in [path.read_bytes()]
+  ]
+  assert found.sha256 == hashlib.sha256(b''.join(contents)).hexdigest()
   (warning,) = warnings_logged
   assert 'will not compare' in warning
 

@@ -16,7 +16,6 @@ import pytest
 
 from experiments import assembly, checkpoints, metrics, text
 from experiments import config as config_lib
-from experiments.models import decoder
 import signmomentum as sm
 from tests import needs, tiny
 
@@ -120,9 +119,9 @@ def _last_params(workdir):
   """Those of the newest checkpoint, which are the same on all workers."""
   config = config_lib.read(workdir / 'config.json')
   tokens = text.load(config.data.corpus, config.data.tokenizer)
-  model = assembly.model_config(config, tokens.vocab_size)
+  objective = tiny.objective(config, tokens.vocab_size)
   state = sm.Workers(config.workers).init(
-    assembly.optimizer(config), decoder.init(model, jax.random.key(1))
+    assembly.optimizer(config, objective), objective.init(jax.random.key(1))
   )
   with checkpoints.Checkpoints(workdir) as store:
     _, state, _ = store.restore(state)

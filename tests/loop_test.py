@@ -69,9 +69,9 @@ def _config(method='distributed_sign_momentum', workers=4, **overrides):
 def _last_state(config, workdir):
   """The newest checkpoint: step, leaves, position."""
   tokens = 256
+  objective = tiny.objective(config, tokens)
   state = sm.Workers(config.workers).init(
-    assembly.optimizer(config),
-    decoder.init(assembly.model_config(config, tokens), jax.random.key(0)),
+    assembly.optimizer(config, objective), objective.init(jax.random.key(0))
   )
   with checkpoints.Checkpoints(workdir) as store:
     step, state, position = store.restore(state)
@@ -231,11 +231,11 @@ def test_only_whole_rounds(field, value, near, tmp_path):
 def _losses(workers, dropout, pieces, mesh=None, first=6):
   """Losses of one round on equal tokens, with parameters that stay."""
   config = tiny.load({'model.dropout': dropout})
-  model = assembly.model_config(config, vocab_size=32)
+  objective = tiny.objective(config)
   tx = optax.chain(sm.aggregate_by_mean('workers'), optax.sgd(0.0))
   team = sm.Workers(workers, mesh)
-  run = team.step(rounds.program(tx, model, 3, seed=0))
-  state = team.init(tx, decoder.init(model, jax.random.key(0)))
+  run = team.step(rounds.program(tx, objective.loss, 3, seed=0))
+  state = team.init(tx, objective.init(jax.random.key(0)))
   tokens = jax.random.randint(jax.random.key(1), (1, 1, 2, 9), 0, 32)
   tokens = np.broadcast_to(tokens, (workers, 3, 2, 9))
   losses = np.zeros((workers, 3))
@@ -259,11 +259,11 @@ def test_dropout_differs_by_worker_and_step_and_by_nothing_else():
 
 def test_after_a_round_all_stand_on_the_anchor():
   config = tiny.load()
-  model = assembly.model_config(config, vocab_size=32)
-  tx = assembly.optimizer(config)
+  objective = tiny.objective(config)
+  tx = assembly.optimizer(config, objective)
   team = sm.Workers(4)
-  run = team.step(rounds.program(tx, model, 3, seed=0))
-  state = team.init(tx, decoder.init(model, jax.random.key(0)))
+  run = team.step(rounds.program(tx, objective.loss, 3, seed=0))
+  state = team.init(tx, objective.init(jax.random.key(0)))
   tokens = jax.random.randint(jax.random.key(1), (4, 3, 2, 9), 0, 32)
   for first in (0, 3, 6):
     state, _ = run(state, tokens, first, 0, 3)

@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from experiments import assembly, errors, methods, plans, rounds
+from experiments import errors, methods, plans, rounds
 from experiments.models import decoder
 import signmomentum as sm
 from tests import tiny
@@ -23,13 +23,15 @@ def _fields(method, **changes):
 @pytest.mark.parametrize('method', methods.METHODS)
 def test_learns(method):
   """On one batch again and again, the loss falls in 20 rounds."""
-  model = assembly.model_config(tiny.load(), vocab_size=32)
+  objective = tiny.objective(tiny.load())
   fields = _fields(method, warmup_steps=3)
   # enough for the few steps there are; that of SGD is another kind of number
   fields['learning_rate'] = 0.3 if 'momentum' in fields else 1e-2
   tx = methods.build(method, fields, PLAN)
-  state = sm.Workers(2).init(tx, decoder.init(model, jax.random.key(0)))
-  run = sm.Workers(2).step(rounds.program(tx, model, PLAN.sync_every, 0))
+  state = sm.Workers(2).init(tx, objective.init(jax.random.key(0)))
+  run = sm.Workers(2).step(
+    rounds.program(tx, objective.loss, PLAN.sync_every, 0)
+  )
   tokens = jax.random.randint(jax.random.key(1), (2, 1, 2, 9), 0, 32)
   tokens = np.repeat(tokens, PLAN.sync_every, axis=1)
   losses = []

@@ -36,7 +36,7 @@ def test_a_summary_is_an_outcome(results):
   run = settings.Run('main', 'adamw', 0.002, 5)
   _finish(results, run, 2.25)
   outcome = results.outcome(run)
-  assert outcome.loss == outcome.summary.validation_loss == 2.25
+  assert outcome.error_rate == outcome.summary.validation_loss == 2.25
   assert outcome.diverged is None
   assert results.known() == [outcome]
 
@@ -46,7 +46,7 @@ def test_divergence_is_an_outcome(recorded, results):
   run = settings.Run('main', 'adamw', 0.002, 5)
   _finish(results, run, fake_runs.DIVERGED if recorded else float('nan'))
   outcome = results.outcome(run)
-  assert outcome.loss == float('inf')
+  assert outcome.error_rate == float('inf')
   assert outcome.summary is None
   assert 'nan' in outcome.diverged
 
@@ -138,4 +138,4 @@ def test_best_has_the_known_seeds_at_the_best_rate(results):
     (0.002, 6),
     (0.002, 7),
   ]
-  assert [end.loss for end in best.values()] == [5, 6, 7]
+  assert [end.error_rate for end in best.values()] == [5, 6, 7]

@@ -1,8 +1,6 @@
 """Batches of images: whose, in which order, and the same on every way there."""
 
 import dataclasses
-import pathlib
-import subprocess
 import sys
 
 import ml_collections
@@ -195,17 +193,3 @@ def test_grain_is_missing(monkeypatch):
     _make(FLIP)
   with pytest.raises(errors.UserError, match='pip install'):
     _make(kind=Disk)
-
-
-def test_nothing_heavy_is_imported():
-  program = """
-import sys
-from experiments import pipeline
-print(sorted({'tiktoken', 'grain', 'tensorflow_datasets'} & set(sys.modules)))
-"""
-  command = [sys.executable, '-c', program]
-  root = pathlib.Path(pipeline.__file__).parent.parent
-  result = subprocess.run(
-    command, cwd=root, capture_output=True, text=True, check=True
-  )
-  assert result.stdout.strip() == '[]'

@@ -63,7 +63,7 @@ def test_parts_add_up(method, executor, ends):
   host = figures['host_seconds']
   assert min(host.values()) >= 0
   assert figures['tokens_per_second'] == pytest.approx(
-    3 * run.tokens_per_step / figures['round_seconds']
+    3 * run.units_per_step / figures['round_seconds']
   )
   memory = figures['memory_bytes']
   assert memory['temporaries'] > 0

@@ -15,11 +15,11 @@ def _run(file, monkeypatch, seconds_per_step=1.0):
   """Ten steps of 100 tokens, of which two were made before."""
   now = 0.0
   monkeypatch.setattr(time, 'monotonic', lambda: now)
-  with progress.Progress(1000, 200, file) as show:
+  with progress.Progress(1000, 200, file=file) as show:
     for step in range(8):
       now += seconds_per_step
       show.advance(100, 5.0 - step / 10)
-      show.evaluated(4.0)
+      show.evaluated('validation 4.000')
   return file.getvalue()
 
 

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from experiments import errors, metrics, report
+from experiments import errors, metrics, report, tasks
 
 SUMMARY = report.Summary(
   method='slowmo',
@@ -13,20 +13,20 @@ SUMMARY = report.Summary(
   seed=3,
   steps=1200,
   parameters=34_688,
-  tokens=614_400,
+  unit='tokens',
+  seen=614_400,
   epochs=0.5,
-  validation_loss=1.8111,
-  validation_bits_per_byte=2.6128,
-  unigram_loss=3.1474,
-  unigram_bits_per_byte=4.5407,
-  bigram_loss=2.5048,
-  bigram_bits_per_byte=3.6137,
+  measures={
+    'validation_loss': tasks.Estimate(1.8111, 0.0123),
+    'validation_bits_per_byte': tasks.Estimate(2.6128, 0.0177),
+    'validation_perplexity': tasks.Estimate(6.1172, 0.0752),
+  },
+  baselines={'unigram': 3.1474, 'bigram': 2.5048},
   bits=4.0,
   all_reduce_bits=48.0,
   seconds=61.5,
-  tokens_per_second=9990.2,
-  corpus='english',
-  corpus_sha256='0' * 64,
+  source='english',
+  sha256='0' * 64,
 )
 
 
@@ -34,12 +34,11 @@ SUMMARY = report.Summary(
   'shown',
   [
     'slowmo: 34,688 parameters, 4 workers, 1,200 local steps, 12 a round',
-    '1.8111 nats/token',
-    '2.6128 bits/byte',
-    '2.5048',
-    '3.6137',
-    '3.1474',
-    '4.5407',
+    '1.8111 ± 0.0123 nats per token',
+    '2.6128 ± 0.0177',
+    '6.1172 ± 0.0752',
+    '  bigram baseline             2.5048',
+    'unigram baseline            3.1474',
     '614,400',
     '61.5 s',
     '9,990 tokens/s',

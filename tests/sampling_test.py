@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import assembly, errors, loop, sampling, traffic
+from experiments import errors, loop, sampling, traffic
 from experiments.models import decoder
 from tests import tiny
 
-MODEL = assembly.model_config(tiny.load(), vocab_size=32)
+MODEL = tiny.objective(tiny.load()).model
 PARAMS = jax.tree.map(
   # Larger than at the start of training, or all tokens are alike.
   lambda p: 5 * p,

@@ -179,7 +179,7 @@ def test_the_committed_sweep_compares_at_equal_tokens(committed):
   found = {study.name: study.setting() for study in committed}
   for name, setting in found.items():
     if not name.startswith('budget'):
-      assert setting.tokens == found['methods'].tokens, name
+      assert setting.seen == found['methods'].seen, name
   places = {
     name: (s.workers, s.sync_every, s.steps, s.presence, s.adversaries)
     for name, s in found.items()

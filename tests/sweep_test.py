@@ -186,7 +186,7 @@ def test_a_line_for_each_run_and_the_time_left(tmp_path, capsys):
   assert first == 'Runs to make: at least 4; 1 at a time.'
   # A fake run says that it took a minute.
   assert lines[0] == (
-    'main/adamw/rate_0.001/seed_0: 0.0010 nats/token, 0.0014 bits/byte, 60 s;'
+    'main/adamw/rate_0.001/seed_0: validation 0.001, 60 s;'
     ' 3 left, about 0 h 3 min'
   )
   assert lines[2] == (

@@ -1,6 +1,6 @@
 """An experiment that takes seconds, for tests of the training loop."""
 
-from experiments import config
+from experiments import config, language
 
 _OVERRIDES = {
   'model.num_layers': 1,
@@ -17,6 +17,11 @@ def load(overrides=(), **arguments):
   """Returns the config, with a round of 3 steps unless told otherwise."""
   arguments = {'sync_every': 3} | arguments
   return config.load(SPEC, _OVERRIDES | dict(overrides), **arguments)
+
+
+def objective(config, vocab_size=32):
+  """Returns the model and the loss of a config, for any vocabulary."""
+  return language.NextToken(language.model_config(config, vocab_size))
 
 
 def flags(overrides=()):

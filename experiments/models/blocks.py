@@ -4,6 +4,7 @@ Shapes: B batch, L positions, D width, H heads, G heads of keys and values,
 K width of a head, F hidden width of the MLP.
 """
 
+from collections.abc import Iterable
 import dataclasses
 import functools
 from typing import Any
@@ -18,7 +19,9 @@ STDDEV = 0.02
 
 _NORMS = {'layer': nnx.LayerNorm, 'rms': nnx.RMSNorm}
 _MLPS = ('gelu', 'swiglu')
-_ATTENTIONS = {'xla': None, 'cudnn': ('bfloat16', 'float16')}
+_DTYPES = ('bfloat16', 'float16', 'float32')
+_ATTENTIONS = ('xla', 'cudnn')
+_CUDNN_DTYPES = ('bfloat16', 'float16')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,31 +62,48 @@ class BlockConfig:
 
   def __post_init__(self):
     """Raises UserError for a block that cannot be."""
+    require_positive(
+      self, 'width', 'num_heads', 'num_kv_heads', 'mlp_width', 'norm_epsilon'
+    )
     for whole, part in [('width', 'num_heads'), ('num_heads', 'num_kv_heads')]:
       number, of = getattr(self, part), getattr(self, whole)
-      if number < 1 or of % number:
+      if of % number:
         raise errors.UserError(f'{part}={number} does not divide {whole}={of}.')
-    if self.rope_theta is not None and self.width // self.num_heads % 2:
+    size = self.width // self.num_heads
+    if self.rope_theta is not None and size % 2:
       raise errors.UserError(
-        'Rotary positions turn pairs: width / num_heads must be even, not'
-        f' {self.width // self.num_heads}.'
+        f'Rotary positions turn pairs: width / num_heads={size} must be even.'
       )
     require_rate('dropout', self.dropout)
     one_of('norm', self.norm, _NORMS)
     one_of('mlp', self.mlp, _MLPS)
+    one_of('dtype', self.dtype, _DTYPES)
     one_of('attention', self.attention, _ATTENTIONS)
-    dtypes = _ATTENTIONS[self.attention]
-    if dtypes and self.dtype not in dtypes:
-      raise errors.UserError(
-        f'attention={self.attention!r} computes in {" or ".join(dtypes)}, not'
-        f" in {self.dtype}; attention='xla' takes all."
-      )
+    if self.attention == 'cudnn':
+      if self.dtype not in _CUDNN_DTYPES:
+        raise errors.UserError(
+          "attention='cudnn' computes in 16 bits, not in"
+          f' dtype={self.dtype!r}. Allowed: {", ".join(_CUDNN_DTYPES)}.'
+        )
+      if size % 8:
+        raise errors.UserError(
+          f"attention='cudnn' needs width / num_heads={size} to be a multiple"
+          ' of 8.'
+        )
 
 
-def one_of(field: str, value: str, allowed: Any) -> None:
+def one_of(field: str, value: str, allowed: Iterable[str]) -> None:
   """Raises UserError unless `value` is among those allowed for a field."""
   if value not in allowed:
     raise errors.unknown(field, value, allowed)
+
+
+def require_positive(config: Any, *fields: str) -> None:
+  """Raises UserError unless all these fields of a config are above 0."""
+  for field in fields:
+    value = getattr(config, field)
+    if value <= 0:
+      raise errors.UserError(f'{field}={value} must be above 0.')
 
 
 def require_rate(field: str, value: float) -> None:
@@ -104,7 +124,9 @@ def norm(config: BlockConfig, rngs: nnx.Rngs) -> nnx.Module:
   )
 
 
-def drop(dropout: nnx.Dropout, x: jax.Array, key: jax.Array | None):
+def drop(
+  dropout: nnx.Dropout, x: jax.Array, key: jax.Array | None
+) -> jax.Array:
   """Applies dropout if there is a key."""
   return dropout(x, deterministic=key is None, rngs=key)
 
@@ -161,14 +183,19 @@ class Block(nnx.Module):
   def _attend(self, x_BxLxD):
     *batch, length, width = x_BxLxD.shape
     config = self.config
+    if config.attention == 'cudnn' and jax.default_backend() != 'gpu':
+      raise errors.UserError(
+        "attention='cudnn' needs a GPU, and here is none; attention='xla' runs"
+        ' everywhere.'
+      )
     qkv = self.qkv(self.attention_norm(x_BxLxD))
     qkv = qkv.reshape(*batch, length, -1, width // config.num_heads)
     q_BxLxHxK, k_BxLxGxK, v_BxLxGxK = jnp.split(
       qkv, [config.num_heads, config.num_heads + config.num_kv_heads], axis=-2
     )
     if config.rope_theta is not None:
-      q_BxLxHxK = _rotate(q_BxLxHxK, config.rope_theta)
-      k_BxLxGxK = _rotate(k_BxLxGxK, config.rope_theta)
+      q_BxLxHxK = rotate(q_BxLxHxK, config.rope_theta)
+      k_BxLxGxK = rotate(k_BxLxGxK, config.rope_theta)
     y_BxLxHxK = jax.nn.dot_product_attention(
       q_BxLxHxK,
       k_BxLxGxK,
@@ -188,8 +215,17 @@ class Block(nnx.Module):
     return self.mlp_out(y)
 
 
-def _rotate(x_BxLxHxK: jax.Array, theta: float) -> jax.Array:
-  """Rotary positions: turns the pairs (i, i + K / 2), as Hugging Face does."""
+def rotate(x_BxLxHxK: jax.Array, theta: float) -> jax.Array:
+  """Turns features by their rotary positions.
+
+  Args:
+    x_BxLxHxK: queries or keys.
+    theta: position i turns the pair (k, k + K / 2) by i * theta^(-2 k / K), the
+      pairs being those of Hugging Face's models.
+
+  Returns:
+    The same, turned; computed in float32 in any case.
+  """
   length, width = x_BxLxHxK.shape[-3], x_BxLxHxK.shape[-1]
   rate_K = theta ** (-jnp.arange(0, width, 2, dtype=jnp.float32) / width)
   # In float32: bfloat16 does not know the position 257 from 256.

@@ -80,6 +80,9 @@ class DecoderConfig:
 
   def __post_init__(self):
     """Raises UserError for a model that cannot be."""
+    blocks.require_positive(
+      self, 'vocab_size', 'context', 'num_layers', 'rope_theta'
+    )
     blocks.one_of('positions', self.positions, _POSITIONS)
     self.block()
 

@@ -13,9 +13,9 @@ from experiments import (
   corpora,
   documents,
   errors,
-  make_token_files,
   text,
   token_files,
+  token_writer,
   tokenizers,
 )
 
@@ -33,7 +33,7 @@ def small(monkeypatch):
 
 
 def _make(source, out, tokenizer='gpt2', **kwargs):
-  return make_token_files.make(
+  return token_writer.make(
     documents.read(str(source)), tokenizer, out, **kwargs
   )
 
@@ -45,7 +45,7 @@ def _content(folder):
 @pytest.mark.parametrize('tokenizer', ['bytes', 'gpt2'])
 @pytest.mark.parametrize('batch', [1, 1000, 10**6])
 def test_same_as_text_load(small, tmp_path, monkeypatch, tokenizer, batch):
-  monkeypatch.setattr(make_token_files, '_BATCH_CHARACTERS', batch)
+  monkeypatch.setattr(token_writer, '_BATCH_CHARACTERS', batch)
   _make(small, tmp_path / 'out', tokenizer)
   found = token_files.load(tmp_path / 'out', tokenizer)
   expected = text.load(small, tokenizer, cache=tmp_path / 'cache')
@@ -77,7 +77,7 @@ def test_command(tmp_path):
     program = ['-m', 'experiments.make_token_files', '--from=pydoc_topics']
     return subprocess.run(
       [sys.executable, *program, f'--out={tmp_path / "a" / "b"}', *arguments],
-      cwd=pathlib.Path(make_token_files.__file__).parent.parent,
+      cwd=pathlib.Path(token_writer.__file__).parent.parent,
       capture_output=True,
       text=True,
     )
@@ -143,13 +143,13 @@ def test_a_fault_leaves_the_folder_as_it_was(small, tmp_path, overwrite):
   source = documents.Documents(small, broken(), None)
   out = tmp_path / 'out'
   with pytest.raises(errors.UserError, match='line 201'):
-    make_token_files.make(source, 'bytes', out, overwrite)
+    token_writer.make(source, 'bytes', out, overwrite)
   assert not out.exists()
   _make(small, out)
   before = _content(out)
   source = documents.Documents(small, broken(), None)
   with pytest.raises(errors.UserError, match='line 201'):
-    make_token_files.make(source, 'gpt2', out, overwrite)
+    token_writer.make(source, 'gpt2', out, overwrite)
   assert _content(out) == before
 
 
@@ -157,7 +157,7 @@ def test_a_fault_leaves_the_folder_as_it_was(small, tmp_path, overwrite):
 def test_too_little_text(tmp_path, texts, part):
   source = documents.Documents('nothing', iter(texts), None)
   with pytest.raises(errors.UserError, match=f'nothing has no text for {part}'):
-    make_token_files.make(source, 'gpt2', tmp_path / 'out')
+    token_writer.make(source, 'gpt2', tmp_path / 'out')
   assert not (tmp_path / 'out').exists()
 
 
