@@ -9,6 +9,8 @@ ten times its decay.
 from collections.abc import Mapping
 from typing import Any
 
+from experiments import errors
+
 # The rate of SGD has nothing to do with AdamW's.
 SGD = {'learning_rate': 0.3, 'momentum': 0.9, 'weight_decay': 1e-4}
 SIGN_MOMENTUM = {
@@ -80,3 +82,35 @@ def every_method(
     'distributed_sign_momentum_one_bit': outer,
     'distributed_sign_momentum_one_bit_feedback': outer,
   }
+
+
+def lion_of(adamw: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns the rule of thumb: a tenth of the rate, ten times the decay."""
+  return {
+    'learning_rate': adamw['learning_rate'] / 10,
+    'b1': 0.9,
+    'b2': 0.99,
+    'weight_decay': 10 * adamw['weight_decay'],
+  }
+
+
+def share(total: int, workers: int, what: str) -> int:
+  """Returns what each worker has of a batch of all.
+
+  Raises:
+    UserError: if they cannot share it evenly.
+  """
+  if workers < 1 or total % workers:
+    raise errors.UserError(
+      f'workers={workers} cannot share {total} {what} evenly.'
+    )
+  return total // workers
+
+
+def parts(batch_size: int, at_most: int) -> int:
+  """Returns in how many equal parts a batch is cut, of at most so many each."""
+  return next(
+    count
+    for count in range(1, batch_size + 1)
+    if batch_size % count == 0 and batch_size // count <= at_most
+  )

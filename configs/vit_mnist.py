@@ -52,6 +52,7 @@ def get_config(arg: str = '') -> ml_collections.ConfigDict:
   config.sync_every = args.sync_every  # local steps in a round
   config.num_steps = rounds * args.sync_every  # local, of every worker
   config.batch_size = 8  # images per worker and step
+  config.micro_batches = 1  # parts of a batch, one after the other
   config.presence = 1.0  # probability that a worker takes part in a step
   config.adversaries = 0  # workers that negate their gradients
 

@@ -15,7 +15,13 @@ import optax
 from experiments import errors, faults, hosts, methods, plans, rounds, tasks
 import signmomentum as sm
 
-_LEAST = {'workers': 1, 'batch_size': 1, 'sync_every': 1, 'seed': 0}
+_LEAST = {
+  'workers': 1,
+  'batch_size': 1,
+  'micro_batches': 1,
+  'sync_every': 1,
+  'seed': 0,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,16 +70,8 @@ class Assembly:
     Args:
       tx: makes the updates instead of the method; its state is the method's.
     """
-    config = self.config
-    return self.team.step(
-      rounds.program(
-        tx or self.tx,
-        self.task.objective.loss,
-        config.sync_every,
-        config.seed,
-        self.faults,
-      )
-    )
+    task = self.task
+    return self.team.step(round_of(self.config, tx or self.tx, task.objective))
 
   def batches(self, step: int) -> Any:
     """The batches of the round that a step is in, for `arguments`."""
@@ -128,8 +126,29 @@ def check(config: ml_collections.ConfigDict) -> None:
   """
   _require_least(config)
   _require_whole_rounds(config)
+  if config.batch_size % config.micro_batches:
+    raise errors.UserError(
+      f'batch_size={config.batch_size} cannot be cut into'
+      f' micro_batches={config.micro_batches} equal parts.'
+    )
   optimizer(config, tasks.objective(config))
   faults.get(config)
+
+
+def round_of(
+  config: ml_collections.ConfigDict,
+  tx: optax.GradientTransformationExtraArgs,
+  objective: tasks.Objective,
+) -> Callable:
+  """Returns what one worker does in a round, for `Workers.step`."""
+  return rounds.program(
+    tx,
+    objective.loss,
+    config.sync_every,
+    config.seed,
+    faults.get(config),
+    config.micro_batches,
+  )
 
 
 def optimizer(

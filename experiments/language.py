@@ -11,7 +11,16 @@ import jax.numpy as jnp
 import ml_collections
 import optax
 
-from experiments import baselines, batches, evaluate, tasks, text, tokenizers
+from experiments import (
+  baselines,
+  batches,
+  errors,
+  evaluate,
+  tasks,
+  text,
+  token_files,
+  tokenizers,
+)
 from experiments.models import decoder
 
 # How many targets a batch of an evaluation has, for speed and memory only.
@@ -74,7 +83,7 @@ def objective(config: ml_collections.ConfigDict) -> NextToken:
 
 def load(config: ml_collections.ConfigDict, only: Sequence[int]) -> tasks.Task:
   """Returns the task of a config, with the batches of some workers."""
-  tokens = text.load(config.data.corpus, config.data.tokenizer)
+  tokens = _tokens(config.data)
   next_token = NextToken(model_config(config, tokens.vocab_size))
   data = batches.Batches(
     tokens.train,
@@ -89,7 +98,7 @@ def load(config: ml_collections.ConfigDict, only: Sequence[int]) -> tasks.Task:
     objective=next_token,
     data=data,
     evaluator=functools.partial(evaluator, next_token, tokens),
-    baselines=_baselines(tokens),
+    baselines=_baselines(tokens) if config.data.source == 'embedded' else {},
     source=tokens.corpus,
     sha256=tokens.corpus_sha256,
   )
@@ -152,6 +161,16 @@ def measures(
       perplexity, nats.error * perplexity
     ),
   }
+
+
+def _tokens(data: ml_collections.ConfigDict) -> text.Tokens:
+  if data.source == 'embedded':
+    return text.load(data.corpus, data.tokenizer)
+  if data.source == 'token_files':
+    return token_files.load(data.path, data.tokenizer)
+  raise errors.unknown(
+    'source of text', data.source, ('embedded', 'token_files')
+  )
 
 
 def _baselines(tokens: text.Tokens) -> dict[str, float]:

@@ -25,6 +25,7 @@ def program(
   sync_every: int,
   seed: int,
   faults: faults_lib.Faults = faults_lib.NONE,
+  micro_batches: int = 1,
 ) -> Callable:
   """Builds what one worker does in a round, for `Workers.step`.
 
@@ -34,6 +35,8 @@ def program(
     sync_every: local steps in a round.
     seed: of dropout and of who is absent.
     faults: what goes wrong.
+    micro_batches: into how many parts a batch is cut. They are computed one
+      after the other, in the memory of one, and count equally.
 
   Returns:
     a function of the state, the worker's batches `[sync_every, ...]`, and, the
@@ -42,12 +45,14 @@ def program(
     gradients, `[sync_every]` each, zero for steps that it was not to make.
   """
 
+  value_and_grad = _in_parts(jax.value_and_grad(loss), micro_batches)
+
   def local_step(state, batch, step):
     key = jax.random.fold_in(jax.random.key(seed), step)
     worker = jax.lax.axis_index(plans.AXIS)
     key = jax.random.fold_in(key, worker)
 
-    nats, gradient = jax.value_and_grad(loss)(
+    nats, gradient = value_and_grad(
       sm.as_local(state.params, plans.AXIS), batch, key
     )
     extra_args = faults.extra_args(jax.random.fold_in(key, _ABSENCE))
@@ -81,3 +86,24 @@ def program(
     return state.replace(params=params), outputs
 
   return run
+
+
+def _in_parts(value_and_grad: Callable, parts: int) -> Callable:
+  """The mean of a function over the parts of a batch."""
+  if parts == 1:
+    return value_and_grad
+
+  def mean(params, batch, key):
+    def add(total, item):
+      index, part = item
+      new = value_and_grad(params, part, jax.random.fold_in(key, index))
+      return jax.tree.map(jnp.add, total, new), None
+
+    batch = jax.tree.map(lambda x: x.reshape(parts, -1, *x.shape[1:]), batch)
+    zero = jax.tree.map(jnp.zeros_like, (jnp.float32(0), params))
+    total, _ = jax.lax.scan(
+      add, sm.as_local(zero, plans.AXIS), (jnp.arange(parts), batch)
+    )
+    return jax.tree.map(lambda x: x / parts, total)
+
+  return mean

@@ -5,7 +5,6 @@ whatever else the corpus holds, and no two runs can disagree.
 """
 
 import dataclasses
-import hashlib
 import os
 import pathlib
 import tempfile
@@ -14,9 +13,7 @@ from absl import logging
 import numpy as np
 
 from experiments import corpora, tokenizers
-
-# Of the 256 values of a document's first checksum byte: about 5 %.
-_VALIDATION_BYTES = 13
+from experiments import documents as documents_lib
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,9 +81,8 @@ def load(
 def _split(documents: list[str]) -> dict[str, list[str]]:
   sides = {'train': [], 'validation': []}
   for document in documents:
-    first_byte = hashlib.sha256(document.encode()).digest()[0]
-    side = 'validation' if first_byte < _VALIDATION_BYTES else 'train'
-    sides[side].append(document)
+    held_out = documents_lib.held_out(document)
+    sides['validation' if held_out else 'train'].append(document)
   return sides
 
 

@@ -41,19 +41,7 @@ def lower(
   """
   workers = mesh.shape[axis_name]
   own = jax.NamedSharding(mesh, jax.P(axis_name))
-  same = jax.NamedSharding(mesh, jax.P())
-  # The layout of a state is the same without a mesh, where it can be traced.
-  state = jax.eval_shape(
-    lambda params: sm.Workers(workers, None, axis_name).init(tx, params), params
-  )
-  shardings = [own if varies else same for varies in state.varying]
-  state = jax.tree.map(
-    lambda leaf, sharding: jax.ShapeDtypeStruct(
-      leaf.shape, leaf.dtype, sharding=sharding
-    ),
-    state,
-    jax.tree.unflatten(jax.tree.structure(state), shardings),
-  )
+  state = state_shapes(tx, params, sm.Workers(workers, mesh, axis_name))
   gradients = jax.tree.map(
     lambda p: jax.ShapeDtypeStruct((workers, *p.shape), p.dtype, sharding=own),
     params,
@@ -73,6 +61,35 @@ def lower(
 
   return (
     sm.Workers(workers, mesh, axis_name).step(update).lower(state, gradients)
+  )
+
+
+def state_shapes(
+  tx: optax.GradientTransformationExtraArgs,
+  params: optax.Params,
+  team: sm.Workers,
+) -> sm.WorkerState:
+  """The state of all workers, in shapes that know where they lie.
+
+  Args:
+    tx: the method.
+    params: one worker's parameters, or their shapes.
+    team: the workers, on devices that need not be there.
+  """
+  # The layout of a state is the same without a mesh, where it can be traced.
+  simulated = sm.Workers(team.count, None, team.axis_name)
+  state = jax.eval_shape(lambda params: simulated.init(tx, params), params)
+  if team.mesh is None:
+    return state
+  own = jax.NamedSharding(team.mesh, jax.P(team.axis_name))
+  same = jax.NamedSharding(team.mesh, jax.P())
+  shardings = [own if varies else same for varies in state.varying]
+  return jax.tree.map(
+    lambda leaf, sharding: jax.ShapeDtypeStruct(
+      leaf.shape, leaf.dtype, sharding=sharding
+    ),
+    state,
+    jax.tree.unflatten(jax.tree.structure(state), shardings),
   )
 
 

@@ -274,3 +274,26 @@ def test_after_a_round_all_stand_on_the_anchor():
       state.params,
       sm.synchronised(state.opt_state, state.params),
     )
+
+
+@pytest.mark.parametrize('mesh', [False, True])
+def test_micro_batches_make_the_step_of_the_batch(mesh):
+  config = tiny.load()
+  objective = tiny.objective(config)
+  tx = optax.chain(sm.aggregate_by_mean('workers'), optax.sgd(0.1))
+  auto = (jax.sharding.AxisType.Auto,)
+  team = sm.Workers(
+    8, jax.make_mesh((8,), ('workers',), auto) if mesh else None
+  )
+  tokens = jax.random.randint(jax.random.key(1), (8, 3, 4, 9), 0, 32)
+  found = []
+  for parts in (1, 2, 4):
+    program = rounds.program(tx, objective.loss, 3, seed=0, micro_batches=parts)
+    state = team.init(tx, objective.init(jax.random.key(0)))
+    found.append(team.step(program)(state, tokens, 0, 0, 3))
+  for state, outputs in found[1:]:
+    jax.tree.map(
+      lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
+      (state.params, outputs),
+      (found[0][0].params, found[0][1]),
+    )
