@@ -12,7 +12,16 @@ import ml_collections
 import numpy as np
 import optax
 
-from experiments import errors, faults, hosts, methods, plans, rounds, tasks
+from experiments import (
+  errors,
+  faults,
+  hosts,
+  methods,
+  plans,
+  rounds,
+  tasks,
+  updates,
+)
 import signmomentum as sm
 
 _LEAST = {
@@ -72,6 +81,10 @@ class Assembly:
     """
     task = self.task
     return self.team.step(round_of(self.config, tx or self.tx, task.objective))
+
+  def state_shapes(self) -> sm.WorkerState:
+    """The shapes of `state`, and where it lies."""
+    return updates.state_shapes(self.tx, self.params, self.team)
 
   def batches(self, step: int) -> Any:
     """The batches of the round that a step is in, for `arguments`."""

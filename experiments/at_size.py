@@ -63,17 +63,6 @@ def collectives(lowered: jax.stages.Lowered) -> dict[str, int]:
   return dict(collections.Counter(_COLLECTIVE.findall(lowered.as_text())))
 
 
-def peak_bytes(compiled: jax.stages.Compiled) -> int:
-  """What a program needs on each device while it runs, arguments included."""
-  memory = compiled.memory_analysis()
-  return (
-    memory.argument_size_in_bytes
-    + memory.output_size_in_bytes
-    - memory.alias_size_in_bytes
-    + memory.temp_size_in_bytes
-  )
-
-
 def _shape(
   shape: jax.ShapeDtypeStruct, lead: tuple[int, ...], team: sm.Workers
 ) -> jax.ShapeDtypeStruct:

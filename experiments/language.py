@@ -77,8 +77,7 @@ class NextToken:
 
 def objective(config: ml_collections.ConfigDict) -> NextToken:
   """Returns the model and the loss of a config."""
-  vocab_size = tokenizers.get(config.data.tokenizer).vocab_size
-  return NextToken(model_config(config, vocab_size))
+  return NextToken(model_config(config, _vocab_size(config.data.tokenizer)))
 
 
 def load(config: ml_collections.ConfigDict, only: Sequence[int]) -> tasks.Task:
@@ -161,6 +160,11 @@ def measures(
       perplexity, nats.error * perplexity
     ),
   }
+
+
+@functools.cache
+def _vocab_size(tokenizer: str) -> int:
+  return tokenizers.get(tokenizer).vocab_size  # reads its files
 
 
 def _tokens(data: ml_collections.ConfigDict) -> text.Tokens:

@@ -18,6 +18,7 @@ from experiments import (
   hosts,
   interrupts,
   losses,
+  memory,
   metrics,
   progress,
   provenance,
@@ -86,6 +87,15 @@ def _train(
   objective = run.task.objective
   measure = run.task.evaluator(config.eval_limit, team.mesh)
   run_round = run.program()
+  step, batches = 0, run.batches(0)
+  hosts.say('Compiling; this takes a while.')
+  # It is the program of all calls; the state does not exist yet.
+  compiled = run_round.lower(
+    run.state_shapes(), *run.arguments(batches, 0, 0, config.sync_every)
+  ).compile()
+  peak = memory.peak_bytes(compiled)
+  memory.require(peak)
+  hosts.say(f'A round needs {memory.gib(peak)} on each device.')
 
   # To go on where a run stopped:
   # 1. Make the state that it began with, for structure, shapes and devices.
@@ -93,7 +103,7 @@ def _train(
   # 3. Cut off what the log says of later steps.
   # 4. Data and dropout need nothing: they are functions of seed and step.
   state = run.state()
-  step, sums = 0, losses.Losses()
+  sums = losses.Losses()
   store = checkpoints.Checkpoints(workdir)
   hosts.require_same('the newest checkpoint', store.latest() or 0)
   if store.latest() is not None:
@@ -101,8 +111,6 @@ def _train(
     hosts.say(f'Goes on from step {step:,} of {config.num_steps:,}.')
     sums = losses.Losses(**position['losses'])
     clock = dataclasses.replace(clock, earlier=position['seconds'])
-  else:
-    hosts.say('Compiling; the first round takes a while.')
   log = hosts.only_first(lambda: metrics.Metrics(workdir, step))
   bar = hosts.only_first(
     lambda: progress.Progress(
@@ -137,7 +145,8 @@ def _train(
 
   with store, log, bar:
     in_flight = None
-    batches = run.batches(step)
+    if step:
+      batches = run.batches(step)
     while step < end and not known.signal:
       first = step - step % config.sync_every
       rnd = _Round(first, step - first, min(config.sync_every, end - first))
@@ -179,6 +188,7 @@ def _train(
     'seen': step * run.units_per_step,
     'epochs': run.task.data.epoch(step),
     'bits': bits,
+    'peak_bytes': peak,
     'seconds': clock.seconds(),
   }
   summary = _summary(config, run.task, measures, facts)

@@ -7,7 +7,7 @@ import pathlib
 
 from matplotlib import figure, ticker
 
-from experiments import errors, metrics, tasks, traffic
+from experiments import errors, memory, metrics, tasks, traffic
 
 _FILE = 'summary.json'
 _PICTURE = 'curves.png'
@@ -34,6 +34,7 @@ class Summary:
       Losses are in nats per token or image.
     baselines: losses to be beaten, by name.
     bits: sent by one worker per parameter and local step.
+    peak_bytes: that a round needs on each device.
     source: name of the data.
     sha256: its checksum.
   """
@@ -51,6 +52,7 @@ class Summary:
   baselines: dict[str, float]
   bits: float
   all_reduce_bits: float
+  peak_bytes: int
   seconds: float
   source: str
   sha256: str
@@ -135,6 +137,11 @@ def table(summary: Summary) -> str:
       'wall time',
       f'{s.seconds:,.1f} s',
       f'{s.seen / s.seconds:,.0f} {s.unit}/s',
+    ),
+    (
+      'peak memory',
+      memory.gib(s.peak_bytes),
+      'of a round, on each device',
     ),
     (
       'bits sent',

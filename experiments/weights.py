@@ -1,8 +1,8 @@
-"""Weights of GPT-2 and LLaMA from local files in Hugging Face's layout, and back.
+"""Weights of GPT-2 and LLaMA: local files in the layout of Hugging Face.
 
 A folder has a config.json and safetensors files, as `save_pretrained` of their
-library leaves them and their site offers them. Reading goes tensor by tensor:
-the only copy of all weights is the one that is returned.
+library leaves them. Reading goes tensor by tensor: the only copy of all weights
+is the one that is returned.
 """
 
 from collections.abc import Iterator

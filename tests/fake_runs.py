@@ -61,6 +61,7 @@ def finish(config, folder, loss, bits=4.0):
       baselines={'unigram': 3.15, 'bigram': 2.5},
       bits=bits,
       all_reduce_bits=48.0,
+      peak_bytes=10**6,
       seconds=60.0,
       source='english',
       sha256='0' * 64,
