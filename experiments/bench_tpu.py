@@ -3,10 +3,8 @@
     make bench-tpu
     python -m experiments.bench_tpu --json=bench_tpu.json   # the same, by hand
 
-The package libtpu compiles for a described topology on any machine; it is in
-the extra `tpu-aot`, which wants an environment of its own: where libtpu is
-installed, other programs look for a TPU. For GPT-2 small's parameters and each
-method and topology the table says
+The extra `tpu-aot` wants an environment of its own: see `experiments.chips`.
+For GPT-2 small's parameters and each method and topology the table says
 
 - the collectives of one step, of a chip;
 - bits that a chip sends per parameter, over the links between chips and over
@@ -22,26 +20,17 @@ These figures have no noise. They change with the versions of JAX and libtpu.
 """
 
 from collections.abc import Sequence
-import dataclasses
 from importlib import metadata
 import json
-import os
 import pathlib
 from typing import Any
 
-# Before JAX looks for a TPU that is not there.
-os.environ.setdefault('TPU_SKIP_MDS_QUERY', '1')
-os.environ.setdefault('TPU_WORKER_HOSTNAMES', 'localhost')
-os.environ.setdefault('ALLOW_MULTIPLE_LIBTPU_LOAD', 'true')
-os.environ.setdefault('JAX_PLATFORMS', 'cpu')
-
 from absl import flags
 import jax
-from jax.experimental import topologies
 import numpy as np
 import optax
 
-from experiments import entry, errors, hbm, provenance, updates
+from experiments import chips, entry, errors, hbm, provenance, updates
 from experiments.models import decoder, gpt2
 import signmomentum as sm
 
@@ -49,33 +38,7 @@ _AXIS = 'workers'
 _RATE = 1e-4
 
 
-@dataclasses.dataclass(frozen=True)
-class Chip:
-  """Published figures of a chip.
-
-  Attributes:
-    memory: bytes per second of its main memory.
-    links: bits per second of all its links to other chips together.
-    network: bits per second to other slices, its share of the host's.
-  """
-
-  memory: float
-  links: float
-  network: float
-
-
-# https://cloud.google.com/tpu/docs/v5e and /v5p; the network of a host is
-# 100 and 200 Gbit/s, for 4 chips each.
-_CHIPS = {
-  'v5e': Chip(memory=819e9, links=1600e9, network=25e9),
-  'v5p': Chip(memory=2765e9, links=4800e9, network=50e9),
-}
-
-TOPOLOGIES = {
-  'v5e_4x4': ('v5e', 'v5e:4x4', 1),
-  'v5e_4x4_2_slices': ('v5e', 'v5e:4x4', 2),
-  'v5p_4x4x4': ('v5p', 'v5p:4x4x4', 1),
-}
+_TOPOLOGIES_BY_DEFAULT = ['v5e_4x4', 'v5e_4x4_2_slices', 'v5p_4x4x4']
 
 METHODS = {
   'lion_alone': lambda: optax.lion(_RATE),
@@ -99,18 +62,9 @@ METHODS = {
 
 _METHODS = flags.DEFINE_list('methods', list(METHODS), 'Which to compile.')
 _TOPOLOGIES = flags.DEFINE_list(
-  'topologies', list(TOPOLOGIES), 'Which to compile for.'
+  'topologies', _TOPOLOGIES_BY_DEFAULT, 'Which to compile for.'
 )
 _JSON = flags.DEFINE_string('json', None, 'Where to write the figures.')
-
-
-def devices(topology: str) -> list[Any]:
-  """The devices of a key of `TOPOLOGIES`, which need not be there."""
-  _, name, slices = TOPOLOGIES[topology]
-  described = topologies.get_topology_desc(
-    platform='tpu', topology_name=name, num_slices=slices
-  )
-  return described.devices
 
 
 def measure(method: str, topology: str) -> dict[str, Any]:
@@ -118,11 +72,11 @@ def measure(method: str, topology: str) -> dict[str, Any]:
 
   Args:
     method: a key of `METHODS`.
-    topology: a key of `TOPOLOGIES`.
+    topology: a key of `chips.TOPOLOGIES`.
   """
-  chip = _CHIPS[TOPOLOGIES[topology][0]]
-  chips = devices(topology)
-  mesh = jax.sharding.Mesh(np.array(chips), (_AXIS,))
+  chip = chips.TOPOLOGIES[topology].chip
+  devices = chips.TOPOLOGIES[topology].devices()
+  mesh = jax.sharding.Mesh(np.array(devices), (_AXIS,))
   params = jax.eval_shape(lambda: decoder.init(gpt2.small(), jax.random.key(0)))
   count = sum(leaf.size for leaf in jax.tree.leaves(params))
   tx = optax.with_extra_args_support(METHODS[method]())
@@ -137,7 +91,7 @@ def measure(method: str, topology: str) -> dict[str, Any]:
   return {
     'method': method,
     'topology': topology,
-    'workers': len(chips),
+    'workers': len(devices),
     'parameters': count,
     'collectives': [
       f'{c.kind} {"+".join(c.dtypes)}' for c in found if c.sent_bytes
@@ -179,10 +133,10 @@ def main(argv: Sequence[str]) -> None:
   """Compiles, prints and writes."""
   entry.require_flags_only(argv)
   entry.quiet()
-  _require_libtpu()
+  chips.prepare()
   for name, given, known in (
     ('methods', _METHODS.value, METHODS),
-    ('topologies', _TOPOLOGIES.value, TOPOLOGIES),
+    ('topologies', _TOPOLOGIES.value, chips.TOPOLOGIES),
   ):
     if unknown := set(given) - set(known):
       raise errors.UserError(
@@ -200,16 +154,6 @@ def main(argv: Sequence[str]) -> None:
     versions['libtpu'] = metadata.version('libtpu')
     written = {'figures': figures, 'versions': versions}
     pathlib.Path(_JSON.value).write_text(json.dumps(written, indent=2) + '\n')
-
-
-def _require_libtpu() -> None:
-  try:
-    metadata.version('libtpu')
-  except metadata.PackageNotFoundError:
-    raise errors.UserError(
-      'libtpu is not installed here, which compiles for TPUs. `make bench-tpu`'
-      " makes an environment with it, by pip install -e '.[tpu-aot]'."
-    ) from None
 
 
 if __name__ == '__main__':

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import json
 import os
 import pathlib
+import shutil
 from typing import Any
 
 import jax
@@ -22,6 +23,15 @@ decoder_config = architectures.decoder_config
 
 _FILE_BYTES = 4 * 2**30
 _SHOWN = 5
+_TOKENIZER = (
+  'tokenizer.json',
+  'tokenizer.model',
+  'tokenizer_config.json',
+  'special_tokens_map.json',
+  'vocab.json',
+  'merges.txt',
+)
+_IDS = ('bos_token_id', 'eos_token_id', 'pad_token_id')
 
 
 def load(
@@ -71,16 +81,17 @@ def save(
   config: decoder.DecoderConfig,
   folder: str | os.PathLike,
   file_bytes: int = _FILE_BYTES,
+  begun_with: str | os.PathLike = '',
 ) -> None:
   """Writes the parameters of a model in float32, for use elsewhere.
-
-  A tokenizer is a file of its own, to be copied from where the weights began.
 
   Args:
     params: what `load` returned, or has become of it.
     config: the model.
     folder: is made if need be, and has no model yet.
     file_bytes: about how large a file, and what is in memory at a time, may be.
+    begun_with: folder of the weights before finetuning, to take the tokenizer
+      and its ids from; empty: none.
 
   Raises:
     UserError: if the folder has a model, or for a model that is neither GPT-2
@@ -93,6 +104,8 @@ def save(
       f'{folder} has a model already. Name another folder for the weights.'
     )
   folder.mkdir(parents=True, exist_ok=True)
+  if begun_with:
+    fields |= _of_tokenizer(pathlib.Path(begun_with), folder)
   shapes, where = {}, {}
   for path, rule, layers in _leaves(config):
     for layer, place in _places(config, layers):
@@ -114,6 +127,15 @@ def save(
   # Last: what has a config is whole.
   text = json.dumps(fields, indent=2) + '\n'
   (folder / architectures.CONFIG).write_text(text)
+
+
+def _of_tokenizer(source: pathlib.Path, folder: pathlib.Path) -> dict[str, Any]:
+  """Copies the files of a tokenizer and returns its ids."""
+  for name in _TOKENIZER:
+    if (source / name).is_file():
+      shutil.copy(source / name, folder / name)
+  fields = json.loads((source / architectures.CONFIG).read_text())
+  return {key: value for key, value in fields.items() if key in _IDS}
 
 
 def _leaves(

@@ -9,8 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import answers, config, errors, instructions, loop, tasks
-from experiments import vocabularies, weights
+from experiments import (
+  answers,
+  config,
+  errors,
+  instructions,
+  loop,
+  tasks,
+  vocabularies,
+  weights,
+)
 from experiments.models import decoder, llama
 from tests import vocabularies_test
 
