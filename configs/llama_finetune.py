@@ -108,7 +108,7 @@ def get_config(arg: str = '') -> ml_collections.ConfigDict:
   # With vocabulary and context: those of given weights, whatever the data.
   config.model = fields.model(model)
   every_method = presets.every_method(
-    warmup_steps=round(0.03 * steps),
+    warmup_steps=max(2, round(0.03 * steps)),
     final_fraction=0.0,
     adamw={
       'learning_rate': 2e-5,

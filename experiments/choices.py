@@ -1,4 +1,4 @@
-"""The choices of a model, of several sets of questions: a table and a record."""
+"""The choices of a model in several sets of questions: a table, a record."""
 
 from collections.abc import Mapping, Sequence
 import dataclasses

@@ -29,7 +29,6 @@ from experiments import (
   chips,
   config,
   entry,
-  errors,
   memory,
   plans,
   provenance,
@@ -71,7 +70,7 @@ def measure(
     there = int(chips.TOPOLOGIES[topology].chip.capacity)
   began = time.perf_counter()
   lowered = at_size.lower(experiment, mesh)
-  peak = memory.peak_bytes(lowered.compile())
+  peak = _peak_bytes(lowered)
   return {
     'config': spec,
     'method': experiment.method,
@@ -80,7 +79,7 @@ def measure(
     'collectives': at_size.collectives(lowered),
     'peak_bytes': peak,
     'available_bytes': there,
-    'fits': there is None or peak <= there,
+    'fits': peak is not None and (there is None or peak <= there),
     'compile_seconds': time.perf_counter() - began,
   }
 
@@ -95,11 +94,26 @@ def line(figures: dict[str, Any]) -> str:
     figures['topology'] or 'simulated here',
     figures['workers'],
     kinds or 'none',
-    memory.gib(figures['peak_bytes']),
-    'unknown' if there is None else memory.gib(there),
+    _gib(figures['peak_bytes'], 'more'),
+    _gib(there, 'unknown'),
     'yes' if figures['fits'] else 'NO',
   )
   return f'| {" | ".join(map(str, cells))} |'
+
+
+def _peak_bytes(lowered: jax.stages.Lowered) -> int | None:
+  """None if the compiler says that it cannot fit."""
+  try:
+    return memory.peak_bytes(lowered.compile())
+  except jax.errors.JaxRuntimeError as error:
+    if 'RESOURCE_EXHAUSTED' not in str(error):
+      raise
+    print(str(error).splitlines()[0], file=sys.stderr)
+    return None
+
+
+def _gib(count: int | None, otherwise: str) -> str:
+  return otherwise if count is None else memory.gib(count)
 
 
 def main(overrides: Sequence[str]) -> None:
@@ -108,7 +122,8 @@ def main(overrides: Sequence[str]) -> None:
   if _TOPOLOGIES.value:
     chips.prepare()
   print(
-    '| config | method | on | workers | collectives | needs, each | has | fits |\n'
+    '| config | method | on | workers | collectives | needs, each | has | fits '
+    '|\n'
     '| --- | --- | --- | --: | --- | --: | --: | --- |'
   )
   found = []

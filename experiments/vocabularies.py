@@ -76,8 +76,9 @@ def get(name: str) -> Vocabulary:
       f' and folders with {_FILE}. (A tokenizer.model is to be converted.)'
     )
   tokenizer = _read(path)
-  # What a text gets put before it is a part of the file.
-  begin = tokenizer.encode('', add_special_tokens=True).ids
+  # What is put before a text is part of the file.
+  one = tokenizer.encode('a', add_special_tokens=True)
+  count = one.special_tokens_mask.index(0)
 
   def encode(text):
     ids = tokenizer.encode(text, add_special_tokens=False).ids
@@ -86,7 +87,7 @@ def get(name: str) -> Vocabulary:
   end = _end(path.with_name(architectures.CONFIG))
   # There may be ids beyond those that are counted: gaps between them.
   size = 1 + max([end, *tokenizer.get_vocab(with_added_tokens=True).values()])
-  return Vocabulary(size, tuple(begin), end, encode)
+  return Vocabulary(size, tuple(one.ids[:count]), end, encode)
 
 
 def _read(path: pathlib.Path) -> Any:
@@ -105,6 +106,8 @@ def _read(path: pathlib.Path) -> Any:
   # Files may carry the settings of a training: to cut and to fill up texts.
   tokenizer.no_truncation()
   tokenizer.no_padding()
+  # A text that spells out the end of a text is text.
+  tokenizer.encode_special_tokens = True
   return tokenizer
 
 

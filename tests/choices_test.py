@@ -1,5 +1,6 @@
 """From weights or a run to a table of choices, and to weights again."""
 
+import dataclasses
 import json
 import pathlib
 import subprocess
@@ -10,7 +11,16 @@ import jax.numpy as jnp
 import pytest
 
 import experiments
-from experiments import choices, config, errors, loop, tasks, trained, weights
+from experiments import (
+  choices,
+  config,
+  errors,
+  loop,
+  tasks,
+  trained,
+  vocabularies,
+  weights,
+)
 from experiments.models import decoder, llama
 from tests import questions_test, vocabularies_test
 
@@ -60,6 +70,9 @@ def test_of_a_run_and_of_its_export(tmp_path, monkeypatch, capsys):
   model = _with_weights(begin)
   overrides = {
     'num_steps': 2,
+    'log_every': 1,
+    'eval_every': 2,
+    'checkpoint_every': 2,
     'data.context': 7,
     'model.dtype': 'float32',
     'eval_limit': 48,
@@ -77,9 +90,8 @@ def test_of_a_run_and_of_its_export(tmp_path, monkeypatch, capsys):
   assert found['piqa'].shots_dropped == 0
   trained.export(tmp_path / 'run', tmp_path / 'exported')
   again = choices.of_weights(tmp_path / 'exported', 'float32')
-  assert again.model == asked.model.__class__(
-    **vars(asked.model) | {'rematerialise': False}
-  )
+  expected = dataclasses.replace(asked.model, rematerialise=False)
+  assert again.model == expected
   assert choices.ask(again, paths, 3, 0, None, tmp_path / 'c.json') == found
   start = decoder.stack(weights.load(begin, model))
   moved = jax.tree.map(lambda a, b: jnp.abs(a - b).max(), again.params, start)
@@ -89,7 +101,7 @@ def test_of_a_run_and_of_its_export(tmp_path, monkeypatch, capsys):
 def test_what_has_no_room_is_said(tmp_path, capsys):
   model = llama.size('tiny', context=40)
   params = decoder.init(model, jax.random.key(0))
-  vocabulary = choices.vocabularies.get('bytes')
+  vocabulary = vocabularies.get('bytes')
   asked = choices.Model(model, params, vocabulary, 'mine')
   paths = {'piqa': _piqa(tmp_path / 'piqa')}
   choices.ask(asked, paths, 3, 0, None, tmp_path / 'choices.json')

@@ -94,6 +94,16 @@ FILES = {
   'hellaswag': ('hellaswag_train.jsonl', 'hellaswag_val.jsonl'),
   'openbookqa': ('train.jsonl', 'test.jsonl'),
 }
+# Without labels, or another split.
+OTHER = {
+  'arc_easy': 'ARC-Easy-Dev.jsonl',
+  'arc_challenge': 'validation.jsonl',
+  'boolq': 'test.jsonl',
+  'piqa': 'tests.jsonl',
+  'siqa': 'test.jsonl',
+  'hellaswag': 'hellaswag_test.jsonl',
+  'openbookqa': 'dev.jsonl',
+}
 
 
 def write(path, lines):
@@ -105,12 +115,8 @@ def test_every_layout(name, line, expected, tmp_path):
   train, evaluated = FILES[name]
   write(tmp_path / train, [line] * 3)
   write(tmp_path / evaluated, [line] * 2)
-  # Not to be taken for the others: no labels, or another split.
-  for other in {'test.jsonl', 'dev.jsonl', 'tests.jsonl'} - {evaluated}:
-    if 'arc' in name or name == 'openbookqa' or other != 'dev.jsonl':
-      write(tmp_path / other, [{}]) if other != 'test.jsonl' or (
-        evaluated != 'ARC-Easy-Test.jsonl'
-      ) else None
+  # Not to be taken for them.
+  write(tmp_path / OTHER[name], [{}])
   asked, examples = questions.load(name, tmp_path)
   assert asked == [expected] * 2
   assert examples == [expected] * 3

@@ -21,6 +21,7 @@ def write(folder, begin=True):
     tokenizer.post_processor = hugging_face.processors.TemplateProcessing(
       single='<s> $A', special_tokens=[('<s>', 0)]
     )
+  tokenizer.add_special_tokens(['<s>', '</s>', '<unk>'])
   # Left by a training; texts are cut and filled elsewhere.
   tokenizer.enable_truncation(2)
   tokenizer.enable_padding(length=9)
@@ -56,14 +57,16 @@ def test_a_token_of_both_belongs_to_the_answer(tmp_path):
   assert start == 3
 
 
-@pytest.mark.parametrize('name, size, end', [('bytes', 256, 0)])
-def test_our_own(name, size, end):
-  vocabulary = vocabularies.get(name)
-  assert (vocabulary.size, vocabulary.begin, vocabulary.end) == (
-    size,
-    (end,),
-    end,
-  )
+def test_what_spells_out_an_end_is_text(tmp_path):
+  write(tmp_path)
+  vocabulary = vocabularies.get(str(tmp_path))
+  assert 1 not in vocabulary.encode('what </s> is <s>')
+  assert 0 not in vocabulary.encode('what </s> is <s>')
+
+
+def test_our_own():
+  vocabulary = vocabularies.get('bytes')
+  assert (vocabulary.size, vocabulary.begin, vocabulary.end) == (256, (0,), 0)
   ids, start = vocabulary.pair('ab', ' c')
   assert ids.dtype == np.int32
   assert (ids.tolist(), start) == ([0, 97, 98, 32, 99], 3)
