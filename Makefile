@@ -14,14 +14,18 @@ BIN := $(VENV)/bin
 CONFIG ?= configs/gpt2_nano.py
 WORKDIR ?= runs/gpt2_nano
 
-.PHONY: help train test bench-tpu format clean
+.PHONY: help train train-vision test bench-tpu format clean
 
 help:  ## show this text
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' \
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' \
 	  $(MAKEFILE_LIST)
 
 train: $(VENV)/.installed  ## set up, then the main job (2 to 4 minutes)
 	$(BIN)/python -m experiments.train --config=$(CONFIG) --workdir=$(WORKDIR)
+
+train-vision: $(VENV)/.installed  ## the same for images (1 to 3 minutes)
+	$(BIN)/python -m experiments.train --config=configs/vit_mnist.py \
+	  --workdir=runs/vit_mnist
 
 # Cheap failures first.
 test: $(VENV)/.installed  ## set up, then every check there is

@@ -22,9 +22,8 @@ Arguments, after a colon: `:method=slowmo,workers=8,sync_every=24,seed=1,smoke`.
 
 import ml_collections
 
-from configs import presets
+from configs import fields, presets
 from experiments import config as config_lib
-from experiments import errors
 
 # Everything that is tuned, for every method.
 PRESETS = presets.every_method(
@@ -51,73 +50,43 @@ def get_config(arg: str = '') -> ml_collections.ConfigDict:
     seed=0,
     smoke=False,  # a run of seconds that touches everything
   )
-  for name in ('workers', 'sync_every'):
-    if args[name] < 1:
-      raise errors.UserError(f'{name} must be at least 1, not {args[name]}.')
-
-  def whole_rounds(steps):
-    return max(1, steps // args.sync_every) * args.sync_every
-
-  config = ml_collections.ConfigDict()
-  config.task = 'language'
-  config.seed = args.seed  # of initialisation, data order and dropout
-  config.method = args.method
-  config.workers = args.workers
-  config.sync_every = args.sync_every  # local steps in a round
-  config.num_steps = whole_rounds(36_000)  # local steps, of every worker
-  config.batch_size = 4  # sequences per worker and step
-  config.micro_batches = 1  # parts of a batch, one after the other
-  config.presence = 1.0  # probability that a worker takes part in a step
-  config.adversaries = 0  # workers that negate their gradients
-
-  config.data = ml_collections.ConfigDict(
-    {
-      'source': 'embedded',
-      'corpus': 'english',
-      'path': '',
-      'tokenizer': 'bytes',
-      'sharding': 'disjoint',  # or 'whole': all workers see all windows
-      'context': 32,  # tokens
-    }
+  smoke = args.smoke
+  config = fields.run(
+    args,
+    task='language',
+    num_steps=4 * args.sync_every if smoke else 36_000,
+    batch_size=4,
+    eval_limit=1_024 if smoke else 65_536,
+    points=(1, 2 * args.sync_every, 2 * args.sync_every)
+    if smoke
+    else (120, 1_200, 6_000),
   )
-  config.model = ml_collections.ConfigDict(
-    {
-      'num_layers': 2,
-      'num_heads': 2,
-      'num_kv_heads': 2,
-      'width': 32,
-      'mlp': 'gelu',
-      'mlp_width': 128,
-      'norm': 'layer',
-      'norm_epsilon': 1e-5,
-      'positions': 'learned',
-      'rope_theta': 10_000.0,  # of rotary positions
-      'tie_embeddings': True,
-      'dropout': 0.0,
-      'use_bias': True,
-      'dtype': 'float32',  # of the computation; parameters are float32
-      'attention': 'xla',
-      'scan_layers': False,
-      'rematerialise': False,
-    }
+  config.data = fields.text(
+    'bytes',
+    context=32,
+    source='embedded',
+    corpus='pydoc_topics' if smoke else 'english',
   )
-  # The keyword arguments of the method.
-  config.optimizer = ml_collections.ConfigDict(
-    errors.lookup(PRESETS, args.method, 'method')
-  )
-
-  # All in local steps, whole rounds of them.
-  config.log_every = whole_rounds(120)
-  config.eval_every = whole_rounds(1_200)
-  config.checkpoint_every = whole_rounds(6_000)
-  config.eval_limit = 65_536  # tokens, while training; at the end all there are
-
-  if args.smoke:
-    config.data.corpus = 'pydoc_topics'
-    config.num_steps = 4 * args.sync_every
+  config.model = {
+    'num_layers': 2,
+    'num_heads': 2,
+    'num_kv_heads': 2,
+    'width': 32,
+    'mlp': 'gelu',
+    'mlp_width': 128,
+    'norm': 'layer',
+    'norm_epsilon': 1e-5,
+    'positions': 'learned',
+    'rope_theta': 10_000.0,  # of rotary positions
+    'tie_embeddings': True,
+    'dropout': 0.0,
+    'use_bias': True,
+    'dtype': 'float32',  # of the computation; parameters are float32
+    'attention': 'xla',
+    'scan_layers': False,
+    'rematerialise': False,
+  }
+  config.optimizer = fields.optimizer(PRESETS, args.method)
+  if smoke:
     config.optimizer.warmup_steps = args.sync_every
-    config.log_every = args.sync_every
-    config.eval_every = 2 * args.sync_every
-    config.checkpoint_every = 2 * args.sync_every
-    config.eval_limit = 1_024
   return config

@@ -40,6 +40,7 @@ _AXES = (
     lambda s: s.sync_every,
   ),
   ('workers, at equal {unit}', ('workers', 'steps'), lambda s: s.workers),
+  ('workers, with equal batches', ('workers', 'seen'), lambda s: s.workers),
 )
 _FAULTS = ('presence', 'adversaries')
 
