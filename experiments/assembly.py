@@ -29,6 +29,7 @@ _LEAST = {
   'batch_size': 1,
   'micro_batches': 1,
   'sync_every': 1,
+  'eval_limit': 1,
   'seed': 0,
 }
 

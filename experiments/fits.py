@@ -94,8 +94,8 @@ def line(figures: dict[str, Any]) -> str:
     figures['topology'] or 'simulated here',
     figures['workers'],
     kinds or 'none',
-    _gib(figures['peak_bytes'], 'more'),
-    _gib(there, 'unknown'),
+    _shown(figures['peak_bytes'], 'more'),
+    _shown(there, 'unknown'),
     'yes' if figures['fits'] else 'NO',
   )
   return f'| {" | ".join(map(str, cells))} |'
@@ -112,8 +112,8 @@ def _peak_bytes(lowered: jax.stages.Lowered) -> int | None:
     return None
 
 
-def _gib(count: int | None, otherwise: str) -> str:
-  return otherwise if count is None else memory.gib(count)
+def _shown(count: int | None, otherwise: str) -> str:
+  return otherwise if count is None else memory.shown(count)
 
 
 def main(overrides: Sequence[str]) -> None:

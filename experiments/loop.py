@@ -95,7 +95,7 @@ def _train(
   ).compile()
   peak = memory.peak_bytes(compiled)
   memory.require(peak)
-  hosts.say(f'A round needs {memory.gib(peak)} on each device.')
+  hosts.say(f'A round needs {memory.shown(peak)} on each device.')
 
   # To go on where a run stopped:
   # 1. Make the state that it began with, for structure, shapes and devices.

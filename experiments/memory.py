@@ -44,14 +44,16 @@ def require(needed: int) -> None:
   there = available_bytes()
   if there is not None and needed > there:
     raise errors.UserError(
-      f'A round needs {gib(needed)} on each device, which has {gib(there)}. Use'
+      f'A round needs {shown(needed)} on each device, which has {shown(there)}. Use'
       ' a larger micro_batches or a smaller batch_size, set'
       ' model.rematerialise, or have fewer workers on a device.'
     )
 
 
-def gib(count: int) -> str:
+def shown(count: int) -> str:
   """A number of bytes for people."""
+  if count < 2**30:
+    return f'{count / 2**20:.1f} MiB'
   return f'{count / 2**30:.2f} GiB'
 
 

@@ -140,7 +140,7 @@ def table(summary: Summary) -> str:
     ),
     (
       'peak memory',
-      memory.gib(s.peak_bytes),
+      memory.shown(s.peak_bytes),
       'of a round, on each device',
     ),
     (

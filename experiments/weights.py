@@ -16,7 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import architectures, errors, safetensors_files
+from experiments import (
+  architectures,
+  errors,
+  safetensors_files,
+  tensor_rules,
+)
 from experiments.models import decoder
 
 decoder_config = architectures.decoder_config
@@ -51,9 +56,9 @@ def load(
   architectures.require_same(config, folder)
   tensors = safetensors_files.Tensors(folder)
   stored = {
-    architectures.plain(name, config): name
+    tensor_rules.plain(name, config): name
     for name in tensors.shapes
-    if not architectures.ignored(name)
+    if not tensor_rules.ignored(name)
   }
   _require_all(config, folder, tensors, stored)
 
@@ -111,7 +116,7 @@ def save(
     for layer, place in _places(config, layers):
       start = 0
       for name, shape in zip(rule.names, rule.shapes, strict=True):
-        name = architectures.full(name.format(layer), config)
+        name = tensor_rules.full(name.format(layer), config)
         columns = shape[0 if rule.transposed else -1]
         shapes[name] = shape
         where[name] = path, place, slice(start, start + columns), rule
@@ -140,9 +145,9 @@ def _of_tokenizer(source: pathlib.Path, folder: pathlib.Path) -> dict[str, Any]:
 
 def _leaves(
   config: decoder.DecoderConfig,
-) -> Iterator[tuple[tuple[str, ...], architectures.Rule, range | None]]:
+) -> Iterator[tuple[tuple[str, ...], tensor_rules.Rule, range | None]]:
   """Yields each parameter: path, rule and the layers that it is made from."""
-  rules = architectures.rules(config)
+  rules = tensor_rules.rules(config)
   for rule in rules.ends:
     yield rule.path, rule, None
   for rule in rules.block:
@@ -163,7 +168,7 @@ def _places(config, layers):
   return [(layer, None) for layer in layers]
 
 
-def _shape(rule: architectures.Rule) -> tuple[int, ...]:
+def _shape(rule: tensor_rules.Rule) -> tuple[int, ...]:
   shapes = [s[::-1] if rule.transposed else s for s in rule.shapes]
   return *shapes[0][:-1], sum(shape[-1] for shape in shapes)
 
@@ -193,7 +198,7 @@ def _require_all(config, folder, tensors, stored):
     elif found[name] != shape:
       wrong.append(f'{name} is {found[name]}, not {shape}')
   for name, shape in found.items():
-    if name not in wanted and not architectures.copy_of(name, config):
+    if name not in wanted and not tensor_rules.copy_of(name, config):
       wrong.append(f'{name} {shape} is not part of the model')
   if wrong:
     more = len(wrong) - _SHOWN
@@ -204,7 +209,7 @@ def _require_all(config, folder, tensors, stored):
 def _require_copies(config, folder, read, stored):
   """A tied head that is in a file is the embedding, or the file is not ours."""
   for name in stored:
-    original = architectures.copy_of(name, config)
+    original = tensor_rules.copy_of(name, config)
     if original and not np.array_equal(read(name), read(original)):
       raise errors.UserError(
         f'{folder}: {name} differs from {original}, but'

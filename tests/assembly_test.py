@@ -13,6 +13,7 @@ from tests import tiny
     ('batch_size', 0),
     ('micro_batches', 0),
     ('sync_every', 0),
+    ('eval_limit', 0),
     ('seed', -1),
   ],
 )

@@ -19,7 +19,7 @@ TFDS = {'grain', 'tensorflow_datasets', 'array_record', 'tensorflow'}
 @pytest.mark.parametrize(
   'modules, unwanted',
   [
-    (['language', 'token_files', 'token_writer'], IMAGES | TFDS),
+    (['language', 'token_files', 'token_writer'], TEXT | IMAGES | TFDS),
     (['vision', 'images', 'pipeline'], TEXT | IMAGES - {'PIL'} | TFDS),
     (['tfds_sources', 'documents'], TFDS),
   ],

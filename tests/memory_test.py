@@ -46,5 +46,5 @@ def test_a_run_that_does_not_fit_is_refused_before_it_begins(
   monkeypatch.setattr(traffic, 'bits_per_parameter', lambda *_: 4.0)
   monkeypatch.setattr(memory, 'available_bytes', lambda: 1000)
   monkeypatch.setattr(loop.assembly.Assembly, 'state', None)
-  with pytest.raises(errors.UserError, match='GiB on each.*micro_batches'):
+  with pytest.raises(errors.UserError, match='MiB on each.*micro_batches'):
     loop.train(tiny.load(), tmp_path)

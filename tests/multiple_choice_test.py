@@ -159,6 +159,8 @@ def test_shots_without_room_are_dropped_and_counted(prompts):
   assert [text.count('\n\n') for text in prompts[1::2]] == kept
   assert (found.shots, found.shots_dropped, found.cut) == (3, 4, 0)
   assert prompts[0].endswith('Say it: aaa')
+  # The last ones stay: what is nearest to the question.
+  assert prompts[2].split('\n\n')[0] == '\0' + prompts[0].split('\n\n')[1]
   assert all(len(text) <= 25 for text in prompts)
 
 
