@@ -51,10 +51,13 @@ def kind(config: decoder.DecoderConfig) -> str:
   Raises:
     UserError: for a decoder that is neither.
   """
+  grouped = config.num_kv_heads != config.num_heads
   for name, fields in _KINDS.items():
-    if all(getattr(config, key) == value for key, value in fields.items()):
+    same = all(getattr(config, key) == value for key, value in fields.items())
+    if same and not (name == 'gpt2' and grouped):
       return name
-  own = {key: getattr(config, key) for key in _KINDS['gpt2']}
+  names = (*_KINDS['gpt2'], 'num_heads', 'num_kv_heads')
+  own = {key: getattr(config, key) for key in names}
   raise errors.UserError(
     f'No architecture of Hugging Face has {own}. Known: {_KINDS}.'
   )

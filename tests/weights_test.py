@@ -1,6 +1,5 @@
 """Weights from files and back: the same logits, nothing lost, clear errors."""
 
-import dataclasses
 import importlib.util
 import json
 
@@ -12,7 +11,7 @@ import pytest
 from safetensors import numpy as safetensors_numpy
 
 from experiments import errors, weights
-from experiments.models import decoder, llama
+from experiments.models import decoder, gpt2, llama
 from tests import hugging_face
 
 IDS = np.random.default_rng(5).integers(0, 19, (3, 12))
@@ -65,7 +64,9 @@ def test_sixteen_bits_become_float32(dtype, tmp_path):
   tensors = {name: tensor.astype(dtype) for name, tensor in tensors.items()}
   _write(tmp_path, hugging_face.LLAMA, tensors)
   params = weights.load(tmp_path, weights.decoder_config(tmp_path))
-  assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {np.dtype(np.float32)}
+  assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {
+    np.dtype(np.float32)
+  }
   np.testing.assert_allclose(
     _logits(tmp_path),
     _reference(hugging_face.LLAMA, tensors),
@@ -233,12 +234,20 @@ def test_missing_and_broken_files(tmp_path):
     _logits(tmp_path)
 
 
-def test_saving_refuses_what_others_could_not_read(tmp_path):
-  config = llama.size('tiny')
-  other = dataclasses.replace(config, positions='learned')
-  params = decoder.init(other, jax.random.key(0))
+@pytest.mark.parametrize(
+  'config',
+  [
+    llama.size('tiny', positions='learned'),
+    gpt2.small(num_layers=1, width=8, num_heads=2, num_kv_heads=1),
+  ],
+)
+def test_saving_refuses_what_others_could_not_read(config, tmp_path):
   with pytest.raises(errors.UserError, match='No architecture of Hugging'):
-    weights.save(params, other, tmp_path)
+    weights.save({}, config, tmp_path)
+
+
+def test_saving_leaves_a_model_alone(tmp_path):
+  config = llama.size('tiny')
   params = decoder.init(config, jax.random.key(0))
   weights.save(params, config, tmp_path)
   with pytest.raises(errors.UserError, match='has a model already'):
