@@ -88,6 +88,7 @@ def _train(
   measure = run.task.evaluator(config.eval_limit, team.mesh)
   run_round = run.program()
   step, batches = 0, run.batches(0)
+  hosts.say(f'Data: {run.task.source}, sha256 {run.task.sha256}.')
   hosts.say('Compiling; this takes a while.')
   # It is the program of all calls; the state does not exist yet.
   compiled = run_round.lower(
@@ -139,6 +140,7 @@ def _train(
     seconds = clock.seconds()
     return {
       objective.unit: step * run.units_per_step,
+      'epochs': run.task.data.epoch(step),
       **traffic.sent(bits, run.parameters, step, seconds),
       'seconds': seconds,
     }

@@ -7,7 +7,6 @@ import optax
 import pytest
 
 from experiments import errors, methods, plans, rounds
-from experiments.models import decoder
 import signmomentum as sm
 from tests import tiny
 
