@@ -184,6 +184,8 @@ def draw(summary: Summary, workdir: str | os.PathLike) -> pathlib.Path:
     ('validation_loss', 'validation, synchronised parameters'),
   ]:
     points = [(r[summary.unit], r[name]) for r in records if name in r]
+    if not points:
+      continue
     style = {'alpha': 0.5, 'linewidth': 1} if name == 'train_loss' else {}
     axes.plot(*zip(*points, strict=True), label=label, **style)
   draw_baselines(axes, summary)
@@ -195,7 +197,8 @@ def draw(summary: Summary, workdir: str | os.PathLike) -> pathlib.Path:
   )
   axes.xaxis.set_major_formatter(ticker.EngFormatter())
   axes.grid(alpha=0.3)
-  axes.legend()
+  if axes.get_legend_handles_labels()[0]:
+    axes.legend()
   path = pathlib.Path(workdir) / _PICTURE
   canvas.savefig(path, dpi=120)
   return path

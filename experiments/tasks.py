@@ -25,6 +25,7 @@ from experiments import errors
 TASKS = {
   'language': 'experiments.language',
   'vision': 'experiments.vision',
+  'answers': 'experiments.answers',
 }
 
 

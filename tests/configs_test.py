@@ -21,6 +21,7 @@ SPECS = [
   'configs/vit_cifar10.py:',
   'configs/vit_imagenet.py:variant=S16,',
   'configs/vit_imagenet.py:variant=B16,',
+  'configs/llama_finetune.py:',
 ]
 TWO_HOPS = {'all_to_all', 'all_gather'}
 # What each kind of method sends; more would be a hidden exchange.
