@@ -16,17 +16,9 @@ import ml_collections
 import numpy as np
 import optax
 
-from experiments import (
-  errors,
-  evaluate,
-  hosts,
-  instructions,
-  language,
-  shards,
-  tasks,
-  vocabularies,
-  weights,
-)
+from experiments import errors, evaluate, hosts, language, tasks
+from experiments.data import instructions, shards, vocabularies
+from experiments.finetuning import weights
 from experiments.models import decoder
 
 # How many targets a batch of an evaluation has, for speed and memory only.

@@ -11,7 +11,7 @@ import dataclasses
 
 import numpy as np
 
-from experiments import text
+from experiments.data import text
 
 # Dense near 1, where the weight of a bigram over few symbols lies.
 _WEIGHTS = 1 - np.geomspace(1e-5, 0.99, 200)

@@ -4,15 +4,16 @@ r"""Measures how often a model chooses the right one of several answers.
     python -m experiments.choose --workdir=runs/llama_finetune --shots=3 \
       --task=boolq:BoolQ,piqa:PIQA --output=choices.json
 
-DIR has weights in Hugging Face's layout; see `experiments.questions` for the
-sets of questions and their files. Prints a table and writes JSON.
+DIR has weights in Hugging Face's layout; `experiments.finetuning.questions`
+tells the sets of questions and their files. Prints a table and writes JSON.
 """
 
 from collections.abc import Sequence
 
 from absl import flags
 
-from experiments import choices, entry, errors
+from experiments import entry, errors
+from experiments.finetuning import choices
 
 _WEIGHTS = flags.DEFINE_string(
   'weights', '', 'Folder of weights, with a tokenizer.json.'

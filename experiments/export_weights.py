@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from experiments import entry, trained
+from experiments import entry
+from experiments.finetuning import trained
 
 _WORKDIR = flags.DEFINE_string(
   'workdir', None, 'Directory of a run.', required=True

@@ -11,16 +11,8 @@ import jax.numpy as jnp
 import ml_collections
 import optax
 
-from experiments import (
-  baselines,
-  batches,
-  errors,
-  evaluate,
-  tasks,
-  text,
-  token_files,
-  tokenizers,
-)
+from experiments import baselines, errors, evaluate, tasks
+from experiments.data import batches, text, token_files, tokenizers
 from experiments.models import decoder
 
 # How many targets a batch of an evaluation has, for speed and memory only.

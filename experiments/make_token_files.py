@@ -6,7 +6,7 @@
       --tokenizer=gpt2 --out=data/openwebtext
 
 Sources: the corpora that are installed, files or folders of .txt and .jsonl
-(see `experiments.documents`), and prepared sets of TFDS (see
+(see `experiments.data.documents`), and prepared sets of TFDS (see
 `experiments.prepare_tfds`). The held-out documents are those of `text.load`.
 """
 
@@ -14,7 +14,8 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from experiments import documents, entry, token_writer, tokenizers
+from experiments import entry
+from experiments.data import documents, token_writer, tokenizers
 
 _FROM = flags.DEFINE_string('from', None, 'Source of the text.', required=True)
 _TOKENIZER = flags.DEFINE_enum(

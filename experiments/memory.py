@@ -45,8 +45,8 @@ def require(needed: int) -> None:
   if there is not None and needed > there:
     raise errors.UserError(
       f'A round needs {shown(needed)} on each device, which has'
-      f' {shown(there)}. Use a larger micro_batches or a smaller batch_size, set'
-      ' model.rematerialise, or have fewer workers on a device.'
+      f' {shown(there)}. Use a larger micro_batches or a smaller batch_size,'
+      ' set model.rematerialise, or have fewer workers on a device.'
     )
 
 

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from experiments import entry, tfds_sources
+from experiments import entry
+from experiments.data import tfds_sources
 
 _NAME = flags.DEFINE_string(
   'name', None, 'Of the set, with its config: cifar10, c4/en.', required=True

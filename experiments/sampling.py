@@ -17,9 +17,9 @@ from experiments import (
   executors,
   language,
   provenance,
-  tokenizers,
 )
 from experiments import config as config_lib
+from experiments.data import tokenizers
 from experiments.models import decoder
 
 

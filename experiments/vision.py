@@ -11,7 +11,8 @@ import ml_collections
 import numpy as np
 import optax
 
-from experiments import errors, evaluate, images, pipeline, shards, tasks
+from experiments import errors, evaluate, tasks
+from experiments.data import images, pipeline, shards
 from experiments.models import vit
 
 # Images in a batch of an evaluation, and batches that are read together.

@@ -9,16 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import (
-  answers,
-  config,
-  errors,
-  instructions,
-  loop,
-  tasks,
-  vocabularies,
-  weights,
-)
+from experiments import answers, config, errors, loop, tasks
+from experiments.data import instructions, vocabularies
+from experiments.finetuning import weights
 from experiments.models import decoder, llama
 from tests import vocabularies_test
 

@@ -6,7 +6,8 @@ import ml_collections
 import numpy as np
 import pytest
 
-from experiments import augmentation, errors, randaugment
+from experiments import errors
+from experiments.data import augmentation, randaugment
 
 
 def _image(height=9, width=9, channels=3, seed=0):

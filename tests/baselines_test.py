@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from experiments import baselines, text, tokenizers
+from experiments import baselines
+from experiments.data import text, tokenizers
 
 
 def _tokens(train, validation, bytes_per_token=1.0):

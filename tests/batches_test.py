@@ -6,7 +6,8 @@ import time
 import numpy as np
 import pytest
 
-from experiments import batches, errors
+from experiments import errors
+from experiments.data import batches
 
 CONTEXT = 5
 

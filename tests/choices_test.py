@@ -11,16 +11,9 @@ import jax.numpy as jnp
 import pytest
 
 import experiments
-from experiments import (
-  choices,
-  config,
-  errors,
-  loop,
-  tasks,
-  trained,
-  vocabularies,
-  weights,
-)
+from experiments import config, errors, loop, tasks
+from experiments.data import vocabularies
+from experiments.finetuning import choices, trained, weights
 from experiments.models import decoder, llama
 from tests import questions_test, vocabularies_test
 

@@ -59,7 +59,8 @@ def test_rows_have_means_and_spreads(results):
 def test_one_seed_has_no_spread(results):
   row, _ = comparison.rows(results, OTHER)
   assert row.seeds == 1
-  assert row.spreads == {} and row.error_spread == 0.0
+  assert row.spreads == {}
+  assert row.error_spread == 0.0
 
 
 def test_the_table(results):

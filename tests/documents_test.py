@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from experiments import corpora, documents, errors
+from experiments import errors
+from experiments.data import corpora, documents
 
 
 def _all(source):

@@ -13,8 +13,8 @@ from experiments import (
   plans,
   rounds,
   tasks,
-  text,
 )
+from experiments.data import text
 from experiments.models import decoder
 import signmomentum as sm
 from tests import tiny

@@ -10,7 +10,8 @@ import ml_collections
 import numpy as np
 import pytest
 
-from experiments import errors, image_sources, images
+from experiments import errors
+from experiments.data import image_sources, images
 
 
 def _data(**fields):

@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from experiments import documents, errors, instructions, vocabularies
+from experiments import errors
+from experiments.data import documents, instructions, vocabularies
 
 BYTES = vocabularies.get('bytes')
 

@@ -14,8 +14,9 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import assembly, checkpoints, metrics, text
+from experiments import assembly, checkpoints, metrics
 from experiments import config as config_lib
+from experiments.data import text
 import signmomentum as sm
 from tests import needs, tiny
 

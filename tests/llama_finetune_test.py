@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from experiments import assembly, config, errors, methods, tasks, weights
+from experiments import assembly, config, errors, methods, tasks
+from experiments.finetuning import weights
 from experiments.models import llama
 from tests import hugging_face
 

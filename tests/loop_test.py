@@ -10,7 +10,6 @@ import pytest
 
 from experiments import (
   assembly,
-  batches,
   checkpoints,
   errors,
   executors,
@@ -20,6 +19,7 @@ from experiments import (
   rounds,
   traffic,
 )
+from experiments.data import batches
 from experiments.models import decoder
 import signmomentum as sm
 from tests import tiny

@@ -7,7 +7,8 @@ import ml_collections
 import numpy as np
 import pytest
 
-from experiments import augmentation, errors, images, pipeline, shards
+from experiments import errors
+from experiments.data import augmentation, images, pipeline, shards
 
 SIZE, CLASSES = 53, 7
 NOTHING = augmentation.Augmentation()

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from experiments import errors, questions
+from experiments import errors
+from experiments.finetuning import questions
 
 ARC = {
   'question': {

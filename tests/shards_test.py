@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from experiments import errors, shards
+from experiments import errors
+from experiments.data import shards
 
 
 def test_each_example_once_an_epoch_by_its_own_worker():

@@ -9,7 +9,8 @@ import sys
 import numpy as np
 import pytest
 
-from experiments import corpora, errors, text, tokenizers
+from experiments import errors
+from experiments.data import corpora, text, tokenizers
 
 DOCUMENTS = [f'Document {i}: it’s <|endoftext|> {i * i}.' for i in range(200)]
 

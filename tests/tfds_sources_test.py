@@ -10,10 +10,10 @@ import pytest
 import tensorflow_datasets as tfds
 from tensorflow_datasets.testing import mocking
 
-from experiments import (
+from experiments import errors
+from experiments.data import (
   augmentation,
   documents,
-  errors,
   images,
   pipeline,
   shards,

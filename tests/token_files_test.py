@@ -8,7 +8,8 @@ import os
 import numpy as np
 import pytest
 
-from experiments import errors, token_files, tokenizers
+from experiments import errors
+from experiments.data import token_files, tokenizers
 
 GPT2 = tokenizers.get('gpt2')
 TEXTS = ['It’s a naïve café.', 'Second document\nwith two lines.', '東京 😀']

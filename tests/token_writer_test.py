@@ -9,10 +9,10 @@ import sys
 import numpy as np
 import pytest
 
-from experiments import (
+from experiments import errors
+from experiments.data import (
   corpora,
   documents,
-  errors,
   text,
   token_files,
   token_writer,

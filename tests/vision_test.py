@@ -5,7 +5,8 @@ import ml_collections
 import numpy as np
 import pytest
 
-from experiments import config, errors, images, tasks, vision
+from experiments import config, errors, tasks, vision
+from experiments.data import images
 from experiments.models import vit
 
 _SPEC = 'configs/vit_mnist.py:smoke'

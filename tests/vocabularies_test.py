@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import tokenizers as hugging_face
 
-from experiments import errors, vocabularies
+from experiments import errors
+from experiments.data import vocabularies
 
 WORDS = ['<s>', '</s>', '<unk>', 'what', 'is', 'it', 'this', '?', 'thisit']
 

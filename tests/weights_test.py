@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from safetensors import numpy as safetensors_numpy
 
-from experiments import errors, weights
+from experiments import errors
+from experiments.finetuning import weights
 from experiments.models import decoder, gpt2, llama
 from tests import hugging_face
 

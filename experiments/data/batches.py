@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments import errors, shards
+from experiments import errors
+from experiments.data import shards
 
 
 class Batches:

@@ -10,7 +10,8 @@ from typing import Any
 
 import tqdm
 
-from experiments import documents, errors, token_files, tokenizers
+from experiments import errors
+from experiments.data import documents, token_files, tokenizers
 
 # Documents are encoded in batches of about so many characters.
 _BATCH_CHARACTERS = 4_000_000

@@ -28,7 +28,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments import documents, errors, vocabularies
+from experiments import errors
+from experiments.data import documents, vocabularies
 
 MADE_UP = 'sums'
 

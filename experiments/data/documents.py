@@ -1,6 +1,6 @@
 """Documents one after the other, from sources too large for the memory.
 
-    english, code, ...       a corpus that is installed (`experiments.corpora`)
+    english, code, ...       an installed corpus (`experiments.data.corpora`)
     tfds:NAME[:CONFIG]       the `text` of a prepared set of TFDS
     a file or a folder       .txt and .jsonl files, in the order of their names
 
@@ -16,7 +16,8 @@ import hashlib
 import json
 import pathlib
 
-from experiments import corpora, errors
+from experiments import errors
+from experiments.data import corpora
 
 # Of the 256 values of a document's first checksum byte: about 5 %.
 _VALIDATION_BYTES = 13
@@ -62,7 +63,7 @@ def read(source: str, data_dir: str = '') -> Documents:
   kind, _, name = source.partition(':')
   if kind == 'tfds':
     # Here, not above: other sources do without its packages.
-    from experiments import tfds_sources
+    from experiments.data import tfds_sources
 
     stream, size = tfds_sources.documents(name.replace(':', '/'), data_dir)
     return Documents(source, stream, size)

@@ -15,9 +15,9 @@ from experiments import (
   executors,
   provenance,
   tasks,
-  weights,
 )
 from experiments import config as config_lib
+from experiments.finetuning import weights
 from experiments.models import decoder
 
 

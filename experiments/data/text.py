@@ -12,8 +12,8 @@ import tempfile
 from absl import logging
 import numpy as np
 
-from experiments import corpora, tokenizers
-from experiments import documents as documents_lib
+from experiments.data import corpora, tokenizers
+from experiments.data import documents as documents_lib
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ kernel here is several there.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from experiments import architectures
+from experiments.finetuning import architectures
 from experiments.models import decoder
 
 _PREFIXES = {'gpt2': 'transformer.', 'llama': 'model.'}

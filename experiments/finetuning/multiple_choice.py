@@ -18,7 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from experiments import errors, questions, tasks, vocabularies
+from experiments import errors, tasks
+from experiments.data import vocabularies
+from experiments.finetuning import questions
 from experiments.models import decoder
 
 # How many targets a batch has, for speed and memory only.

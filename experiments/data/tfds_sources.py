@@ -19,7 +19,8 @@ from typing import Any
 from absl import logging
 import numpy as np
 
-from experiments import augmentation, errors
+from experiments import errors
+from experiments.data import augmentation
 
 # What is held out: the first of these that a set has.
 _VALIDATION = ('validation', 'test')

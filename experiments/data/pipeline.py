@@ -6,7 +6,7 @@ of one worker at one step, read ahead by threads as long as rounds follow each
 other; a round from elsewhere (a run that resumes) starts reading there.
 
 The chance in a batch is a function of (seed, step, worker), like its examples
-(see `experiments.shards`): nothing to save in a checkpoint, and any number of
+(`experiments.data.shards`): nothing to save in a checkpoint, and any number of
 processes sees the same batches.
 """
 
@@ -18,8 +18,9 @@ from typing import NamedTuple
 import ml_collections
 import numpy as np
 
-from experiments import augmentation as augmentation_lib
-from experiments import errors, images, shards
+from experiments import errors
+from experiments.data import augmentation as augmentation_lib
+from experiments.data import images, shards
 
 # Threads that decode and augment; pillow works without the interpreter's lock.
 _THREADS = 16

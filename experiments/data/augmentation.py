@@ -26,7 +26,8 @@ import ml_collections
 import numpy as np
 from PIL import Image
 
-from experiments import errors, randaugment
+from experiments import errors
+from experiments.data import randaugment
 
 CROPS = ('none', 'padded', 'resized')
 # Of windows of 'resized', width by height, as everybody has it for ImageNet.

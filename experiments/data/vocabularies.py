@@ -1,6 +1,6 @@
 """Vocabularies of given weights, and our own: texts to ids.
 
-bytes, gpt2         those of `experiments.tokenizers`; what they put before
+bytes, gpt2         those of `experiments.data.tokenizers`; what they put before
                     a document is the end of a text, too
 a folder or a file  tokenizer.json, beside the config.json that has the id
                     of the end of a text
@@ -14,7 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from experiments import architectures, errors, tokenizers
+from experiments import errors
+from experiments.data import tokenizers
+from experiments.finetuning import architectures
 
 _FILE = 'tokenizer.json'
 

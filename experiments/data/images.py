@@ -8,7 +8,7 @@
     config.data.central_fraction
                               of the shorter side: what `read` cuts out before
                               it resizes (1.0; 0.875 is usual for ImageNet)
-    config.data.augmentation  see `experiments.augmentation`
+    config.data.augmentation  see `experiments.data.augmentation`
 
 The two sides of a data set are sources:
 
@@ -28,7 +28,8 @@ from typing import Protocol
 import ml_collections
 import numpy as np
 
-from experiments import augmentation, errors, image_sources
+from experiments import errors
+from experiments.data import augmentation, image_sources
 
 
 class Source(Protocol):
@@ -125,7 +126,7 @@ def load(data: ml_collections.ConfigDict) -> Images:
     )
   if data.source == 'tfds':
     # Here, not above: other sources do without its packages.
-    from experiments import tfds_sources
+    from experiments.data import tfds_sources
 
     found = tfds_sources.images(data.name, data.path, size, fraction)
     name = data.name

@@ -29,7 +29,8 @@ from absl import logging
 import numpy as np
 import tqdm
 
-from experiments import errors, text, tokenizers
+from experiments import errors
+from experiments.data import text, tokenizers
 
 META = 'meta.json'
 FILES = {'train': 'train.bin', 'validation': 'val.bin'}

@@ -16,9 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import (
+from experiments import errors
+from experiments.finetuning import (
   architectures,
-  errors,
   safetensors_files,
   tensor_rules,
 )

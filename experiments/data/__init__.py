@@ -1,0 +1,1 @@
+"""Data: texts and images, and which of them a worker sees when."""

@@ -1,0 +1,1 @@
+"""Finetuning: given weights, and questions to ask the model that comes out."""
