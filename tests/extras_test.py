@@ -13,15 +13,24 @@ ROOT = pathlib.Path(experiments.__file__).parent.parent
 TEXT = {'tiktoken', 'regex'}
 # Of any kind of image, and of prepared data sets.
 IMAGES = {'PIL', 'mlxtend', 'sklearn', 'pandas'}
+# Files of Hugging Face's layout.
+WEIGHTS = {'safetensors', 'tokenizers'}
 TFDS = {'grain', 'tensorflow_datasets', 'array_record', 'tensorflow'}
 
 
 @pytest.mark.parametrize(
   'modules, unwanted',
   [
-    (['language', 'token_files', 'token_writer'], TEXT | IMAGES | TFDS),
-    (['vision', 'images', 'pipeline'], TEXT | IMAGES - {'PIL'} | TFDS),
-    (['tfds_sources', 'documents'], TFDS),
+    (
+      ['language', 'data.token_files', 'data.token_writer'],
+      TEXT | IMAGES | TFDS,
+    ),
+    (
+      ['vision', 'data.images', 'data.pipeline'],
+      TEXT | IMAGES - {'PIL'} | TFDS,
+    ),
+    (['data.tfds_sources', 'data.documents'], TFDS),
+    (['answers', 'finetuning.weights'], TEXT | IMAGES | TFDS | WEIGHTS),
   ],
 )
 def test_imports(modules, unwanted):

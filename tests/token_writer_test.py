@@ -77,7 +77,7 @@ def test_command(tmp_path):
     program = ['-m', 'experiments.make_token_files', '--from=pydoc_topics']
     return subprocess.run(
       [sys.executable, *program, f'--out={tmp_path / "a" / "b"}', *arguments],
-      cwd=pathlib.Path(token_writer.__file__).parent.parent,
+      cwd=pathlib.Path(token_writer.__file__).parents[2],
       capture_output=True,
       text=True,
     )
