@@ -10,7 +10,9 @@ through all images in an order of its own, for equally many steps, so that more
 workers see more images. 4,000 images to train on and 1,000 held out, without
 augmentation.
 
-EXPECTED
+A minute or less on 2 CPU cores. Top-1 of the default, seed 0: 84.5 %; with
+--config.optimizer.learning_rate=8e-3, which a sweep chose for the vote
+(configs/sweeps/vit_mnist.py), 93.7 %.
 
 Arguments, after a colon: `:method=lion,workers=8,sync_every=24,seed=1,smoke`.
 Methods that send something at every step do so whatever `sync_every` is.

@@ -27,6 +27,22 @@ def test_the_comparison_is_that_of_the_results():
   assert said == found
 
 
+def test_the_images_are_those_of_the_results():
+  text = README.read_text(encoding='utf-8')
+  table = text.split('<!-- images -->')[1].split('<!-- /images -->')[0]
+  said = {row[0]: row[1:] for row in _rows(table)[1:]}
+  results = README.parent / 'experiments/results/vit_mnist/results.md'
+  found = {}
+  for study in results.read_text(encoding='utf-8').split('### ')[1:]:
+    workers = int(study.splitlines()[0].removeprefix('workers_'))
+    for method, _, _, top_1, _, rate, bits, *_ in _rows(study)[1:]:
+      found.setdefault(method, {'rate': rate})[workers] = top_1
+      found[method][f'bits_{workers}'] = bits
+  columns = ('rate', 4, 8, 16, 32, 'bits_32')
+  assert len(said) == 9
+  assert said == {m: [row[c] for c in columns] for m, row in found.items()}
+
+
 def _rows(table):
   """The cells of a Markdown table, without the line below its head."""
   lines = [line for line in table.splitlines() if line.startswith('| ')]
