@@ -33,9 +33,12 @@ def test_the_images_are_those_of_the_results():
   said = {row[0]: row[1:] for row in _rows(table)[1:]}
   results = README.parent / 'experiments/results/vit_mnist/results.md'
   found = {}
-  for study in results.read_text(encoding='utf-8').split('### ')[1:]:
-    workers = int(study.splitlines()[0].removeprefix('workers_'))
-    for method, _, _, top_1, _, rate, bits, *_ in _rows(study)[1:]:
+  studies = results.read_text(encoding='utf-8').split('### workers_')[1:]
+  for study in studies:
+    workers = int(study.splitlines()[0])
+    for method, _, _, top_1, _, rate, bits, *_ in _rows(study.split('### ')[0])[
+      1:
+    ]:
       found.setdefault(method, {'rate': rate})[workers] = top_1
       found[method][f'bits_{workers}'] = bits
   columns = ('rate', 4, 8, 16, 32, 'bits_32')
