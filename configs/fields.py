@@ -47,6 +47,12 @@ def run(
     if args[name] < 1:
       raise errors.UserError(f'{name} must be at least 1, not {args[name]}.')
 
+  if num_steps < args.sync_every:
+    raise errors.UserError(
+      f'sync_every={args.sync_every} is more than the {num_steps} steps of the'
+      ' run.'
+    )
+
   def rounds(steps):
     return max(1, steps // args.sync_every) * args.sync_every
 

@@ -53,6 +53,7 @@ import ml_collections
 
 from configs import fields, presets
 from experiments import config as config_lib
+from experiments import errors
 from experiments.data import instructions
 from experiments.finetuning import weights
 from experiments.models import llama
@@ -76,6 +77,13 @@ def get_config(arg: str = '') -> ml_collections.ConfigDict:
     attention='xla',
     smoke=False,
   )
+  if args.examples < 1:
+    raise errors.UserError(f'examples={args.examples} must be at least 1.')
+  if args.smoke and (args.model_path or args.attention != 'xla'):
+    raise errors.UserError(
+      'smoke has a model and data of its own: leave out model_path and'
+      ' attention.'
+    )
   batch_size = presets.share(_SEQUENCES, args.workers, 'sequences')
   steps = round(_EPOCHS * _TRAINED_ON * args.examples / _SEQUENCES)
   changes = {

@@ -70,6 +70,14 @@ class Answers:
     # A batch has answers, a part of one with nothing but filling has not.
     return jnp.sum(nats_BxL) / jnp.maximum(1, jnp.sum(batch['mask']))
 
+  def targets(self, batch: dict[str, jax.Array]) -> jax.Array:
+    """Returns the number of the answers' tokens."""
+    return jnp.sum(batch['mask'], dtype=jnp.float32)
+
+  def shapes(self) -> optax.Params:
+    """Returns the shapes of the parameters, without reading any."""
+    return jax.eval_shape(lambda: decoder.init(self.model, jax.random.key(0)))
+
   def batch(self, batch_size: int) -> dict[str, jax.ShapeDtypeStruct]:
     """Returns the shapes of a batch: ids, and which targets are answers."""
     shape = batch_size, self.length
@@ -126,6 +134,10 @@ def objective(config: ml_collections.ConfigDict) -> Answers:
     UserError: if an example is to be longer than the model's context.
   """
   model = decoder.DecoderConfig(**config.model)
+  if config.data.context < 1:
+    raise errors.UserError(
+      f'data.context={config.data.context} must be at least 1.'
+    )
   if config.data.context > model.context:
     raise errors.UserError(
       f'data.context={config.data.context} is above'

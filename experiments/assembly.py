@@ -162,6 +162,7 @@ def round_of(
     config.seed,
     faults.get(config),
     config.micro_batches,
+    objective.targets,
   )
 
 
@@ -179,6 +180,11 @@ def optimizer(
 
 
 def _require_least(config: ml_collections.ConfigDict) -> None:
+  if config.seed >= 2**32:
+    raise errors.UserError(
+      f'seed={config.seed} must be below 2**32: of larger ones random keys are'
+      ' not told apart.'
+    )
   for field, least in _LEAST.items():
     if config[field] < least:
       raise errors.UserError(

@@ -42,7 +42,7 @@ def lower(
   assembly.check(config)
   objective = tasks.objective(config)
   tx = assembly.optimizer(config, objective)
-  params = jax.eval_shape(objective.init, jax.random.key(0))
+  params = objective.shapes()
   team = sm.Workers(config.workers, mesh, plans.AXIS)
   program = team.step(assembly.round_of(config, tx, objective))
   batch = jax.tree.map(

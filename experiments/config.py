@@ -129,8 +129,13 @@ def read(path: str | os.PathLike) -> ml_collections.ConfigDict:
     raise errors.UserError(
       f"No config at {path}. A run writes it; is this a run's directory?"
     )
-  text = path.read_text(encoding='utf-8')
-  return ml_collections.ConfigDict(json.loads(text)).lock()
+  try:
+    fields = json.loads(path.read_text(encoding='utf-8'))
+    return ml_collections.ConfigDict(fields).lock()
+  except (ValueError, TypeError, AttributeError) as error:
+    raise errors.UserError(
+      f'{path} is not the config of a run: {error}.'
+    ) from error
 
 
 def run_file(path: str | os.PathLike, kind: str, function: str) -> Any:

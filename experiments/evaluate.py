@@ -61,6 +61,9 @@ def estimates(
       zeros throughout make an example without targets.
     mesh: devices to do it together, None for one.
   """
+  if mesh is not None:
+    everywhere = jax.NamedSharding(mesh, jax.P())
+    params = jax.tree.map(lambda x: _put(np.asarray(x), everywhere), params)
   parts = [_scores(scores, mesh, params, chunk) for chunk in chunks]
   sums = jax.tree.map(
     lambda *leaves: np.concatenate(leaves).ravel().astype(np.float64), *parts
@@ -91,9 +94,7 @@ def _scores(
   if mesh is None:
     return jax.tree.map(np.asarray, _alone(scores, params, chunk))
   rows = jax.NamedSharding(mesh, jax.P(mesh.axis_names))
-  everywhere = jax.NamedSharding(mesh, jax.P())
   chunk = jax.tree.map(lambda x: _put(_filled(x, mesh.size), rows), chunk)
-  params = jax.tree.map(lambda x: _put(np.asarray(x), everywhere), params)
   together = _together(scores, mesh, params, chunk)
   return jax.tree.map(lambda x: np.asarray(x.addressable_data(0)), together)
 

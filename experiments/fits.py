@@ -119,6 +119,8 @@ def _shown(count: int | None, otherwise: str) -> str:
 def main(overrides: Sequence[str]) -> None:
   """Compiles, prints and writes."""
   entry.quiet()
+  if _JSON.value:
+    entry.make_directory(pathlib.Path(_JSON.value).parent)
   if _TOPOLOGIES.value:
     chips.prepare()
   print(

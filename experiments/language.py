@@ -50,6 +50,14 @@ class NextToken:
     logits_BxLxV = decoder.apply(self.model, params, batch[:, :-1], key)
     return jnp.mean(decoder.nats(logits_BxLxV, batch[:, 1:]))
 
+  def targets(self, batch: jax.Array) -> jax.Array:
+    """Returns the number of targets, the same in all batches of a size."""
+    return jnp.float32(batch[:, 1:].size)
+
+  def shapes(self) -> optax.Params:
+    """Returns the shapes of the parameters."""
+    return jax.eval_shape(self.init, jax.random.key(0))
+
   def batch(self, batch_size: int) -> jax.ShapeDtypeStruct:
     """Returns the shape of a batch."""
     return jax.ShapeDtypeStruct((batch_size, self.model.context + 1), jnp.int32)
@@ -161,6 +169,11 @@ def _vocab_size(tokenizer: str) -> int:
 
 def _tokens(data: ml_collections.ConfigDict) -> text.Tokens:
   if data.source == 'embedded':
+    if data.path:
+      raise errors.UserError(
+        f'data.path={data.path!r} is for data.source=token_files; an embedded'
+        ' corpus has none.'
+      )
     return text.load(data.corpus, data.tokenizer)
   if data.source == 'token_files':
     return token_files.load(data.path, data.tokenizer)

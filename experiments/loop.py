@@ -13,6 +13,7 @@ import numpy as np
 from experiments import (
   assembly,
   checkpoints,
+  errors,
   evaluate,
   executors,
   hosts,
@@ -95,7 +96,7 @@ def _train(
     run.state_shapes(), *run.arguments(batches, 0, 0, config.sync_every)
   ).compile()
   peak = memory.peak_bytes(compiled)
-  memory.require(peak)
+  memory.require(peak, 1 if team.mesh is None else jax.local_device_count())
   hosts.say(f'A round needs {memory.shown(peak)} on each device.')
 
   # To go on where a run stopped:
@@ -110,6 +111,7 @@ def _train(
   if store.latest() is not None:
     step, state, position = store.restore(state)
     hosts.say(f'Goes on from step {step:,} of {config.num_steps:,}.')
+    _require_same_data(position, run.task)
     sums = losses.Losses(**position['losses'])
     clock = dataclasses.replace(clock, earlier=position['seconds'])
   log = hosts.only_first(lambda: metrics.Metrics(workdir, step))
@@ -171,10 +173,10 @@ def _train(
         settle(in_flight)
         in_flight = None
         log.flush()
-        store.save(step, state, _position(sums, clock))
+        store.save(step, state, _position(sums, clock, run.task))
     settle(in_flight)
     log.flush()
-    store.save(step, state, _position(sums, clock))
+    store.save(step, state, _position(sums, clock, run.task))
 
   if step < config.num_steps:
     hosts.say(
@@ -242,5 +244,19 @@ class _Clock:
     return self.earlier + time.monotonic() - self.began
 
 
-def _position(sums: losses.Losses, clock: _Clock) -> dict:
-  return {'losses': dataclasses.asdict(sums), 'seconds': clock.seconds()}
+def _position(sums: losses.Losses, clock: _Clock, task: tasks.Task) -> dict:
+  return {
+    'losses': dataclasses.asdict(sums),
+    'seconds': clock.seconds(),
+    'sha256': task.sha256,
+  }
+
+
+def _require_same_data(position: dict, task: tasks.Task) -> None:
+  before = position.get('sha256', task.sha256)
+  if before != task.sha256:
+    raise errors.UserError(
+      f'The data {task.source} has sha256 {task.sha256}; what the run was'
+      f' trained on had {before}. Bring that back, or begin another run with'
+      ' another --workdir.'
+    )

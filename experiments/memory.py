@@ -22,26 +22,31 @@ def peak_bytes(compiled: jax.stages.Compiled) -> int:
   )
 
 
-def available_bytes() -> int | None:
-  """What each device of this process has; None if nothing says it."""
+def available_bytes(devices: int = 1) -> int | None:
+  """What each of some devices has; None if nothing says it.
+
+  Args:
+    devices: of this process, that a program runs on. Those of a CPU share it.
+  """
   device = jax.local_devices()[0]
   if device.platform != 'cpu':
     stats = device.memory_stats() or {}
     return stats.get('bytes_limit')
   limits = [*_available(), *_limit()]
-  return min(limits) // jax.local_device_count() if limits else None
+  return min(limits) // devices if limits else None
 
 
-def require(needed: int) -> None:
+def require(needed: int, devices: int = 1) -> None:
   """Sees that a program fits, before anything is allocated for it.
 
   Args:
     needed: what `peak_bytes` says of it.
+    devices: of this process, that it runs on.
 
   Raises:
     UserError: it does not.
   """
-  there = available_bytes()
+  there = available_bytes(devices)
   if there is not None and needed > there:
     raise errors.UserError(
       f'A round needs {shown(needed)} on each device, which has'

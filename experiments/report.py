@@ -109,12 +109,13 @@ def load(workdir: str | os.PathLike) -> Summary | None:
     return None
   try:
     fields = json.loads(path.read_text())
-    measures = fields.pop('measures').items()
-    return Summary(
-      measures={name: tasks.Estimate(*pair) for name, pair in measures},
-      **fields,
-    )
-  except (ValueError, TypeError, KeyError) as error:
+    measures = {
+      name: tasks.Estimate(*map(float, pair))
+      for name, pair in fields.pop('measures').items()
+    }
+    [_SHOWN[name] for name in ('validation_loss', *measures)]
+    return Summary(measures=measures, **fields)
+  except (ValueError, TypeError, KeyError, AttributeError) as error:
     raise errors.UserError(
       f'{path} is not the summary of a run ({error}). Delete it and run the'
       ' same command to have it written again.'

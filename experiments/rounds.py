@@ -26,6 +26,7 @@ def program(
   seed: int,
   faults: faults_lib.Faults = faults_lib.NONE,
   micro_batches: int = 1,
+  targets: Callable[[Any], jax.Array] | None = None,
 ) -> Callable:
   """Builds what one worker does in a round, for `Workers.step`.
 
@@ -36,7 +37,9 @@ def program(
     seed: of dropout and of who is absent.
     faults: what goes wrong.
     micro_batches: into how many parts a batch is cut. They are computed one
-      after the other, in the memory of one, and count equally.
+      after the other, in the memory of one.
+    targets: of how many losses the mean of a part is one, by which it counts.
+      None: all alike.
 
   Returns:
     a function of the state, the worker's batches `[sync_every, ...]`, and, the
@@ -45,7 +48,9 @@ def program(
     gradients, `[sync_every]` each, zero for steps that it was not to make.
   """
 
-  value_and_grad = _in_parts(jax.value_and_grad(loss), micro_batches)
+  value_and_grad = _in_parts(
+    jax.value_and_grad(loss), micro_batches, targets or (lambda _: 1.0)
+  )
 
   def local_step(state, batch, step):
     key = jax.random.fold_in(jax.random.key(seed), step)
@@ -88,22 +93,28 @@ def program(
   return run
 
 
-def _in_parts(value_and_grad: Callable, parts: int) -> Callable:
-  """The mean of a function over the parts of a batch."""
+def _in_parts(
+  value_and_grad: Callable, parts: int, targets: Callable
+) -> Callable:
+  """The mean of a function over the targets of all parts of a batch."""
   if parts == 1:
     return value_and_grad
 
   def mean(params, batch, key):
     def add(total, item):
       index, part = item
+      share = targets(part) / all_targets
       new = value_and_grad(params, part, jax.random.fold_in(key, index))
-      return jax.tree.map(jnp.add, total, new), None
+      return jax.tree.map(lambda x, y: x + share * y, total, new), None
 
     batch = jax.tree.map(lambda x: x.reshape(parts, -1, *x.shape[1:]), batch)
+    all_targets = jnp.sum(
+      jax.vmap(lambda part: jnp.float32(targets(part)))(batch)
+    )
     zero = jax.tree.map(jnp.zeros_like, (jnp.float32(0), params))
     total, _ = jax.lax.scan(
       add, sm.as_local(zero, plans.AXIS), (jnp.arange(parts), batch)
     )
-    return jax.tree.map(lambda x: x / parts, total)
+    return total
 
   return mean

@@ -2,24 +2,15 @@
 
 import functools
 import os
-import pathlib
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import (
-  assembly,
-  checkpoints,
-  errors,
-  evaluate,
-  executors,
-  language,
-  provenance,
-)
-from experiments import config as config_lib
-from experiments.data import tokenizers
+from experiments import errors
+from experiments.data import vocabularies
+from experiments.finetuning import trained
 from experiments.models import decoder
 
 
@@ -43,35 +34,27 @@ def generate(
     the prompt and what follows.
 
   Raises:
-    UserError: if there is no run, or `length` or `temperature` is negative.
+    UserError: if there is no run of texts, or `length` or `temperature` is
+      negative.
   """
   if length < 0 or temperature < 0:
     raise errors.UserError(
       f'length={length} and temperature={temperature} must not be negative.'
     )
-  config = config_lib.read(pathlib.Path(workdir) / provenance.CONFIG)
-  tokenizer = tokenizers.get(config.data.tokenizer)
-  objective = language.NextToken(
-    language.model_config(config, tokenizer.vocab_size)
-  )
-  # Any executor can read what another one wrote.
-  state = executors.get('simulated', config.workers).init(
-    assembly.optimizer(config, objective),
-    objective.init(jax.random.key(config.seed)),
-  )
-  with checkpoints.Checkpoints(workdir) as store:
-    _, state, _ = store.restore(state)
-  # Every document follows a separator, and so does the prompt.
-  start = np.append(tokenizer.separator, tokenizer.encode(prompt))
+  run = trained.load(workdir)
+  vocabulary = vocabularies.get(trained.tokenizer(run.config))
+  # As every text begins, or after the end of another one.
+  begin = vocabulary.begin or (vocabulary.end,)
+  start = np.append(begin, vocabulary.encode(prompt)).astype(np.int32)
   tokens = sample(
-    objective.model,
-    evaluate.shared_params(state),
-    start.astype(np.int32),
+    run.model,
+    run.params,
+    start,
     length,
     temperature,
     jax.random.key(seed),
   )
-  return tokenizer.decode(np.asarray(tokens)[1:].tolist())
+  return vocabulary.decode(np.asarray(tokens)[len(begin) :].tolist())
 
 
 @functools.partial(jax.jit, static_argnums=(0, 3))

@@ -44,6 +44,12 @@ class Objective(Protocol):
   ) -> jax.Array:
     """Returns the mean loss of a batch in nats, with dropout if with a key."""
 
+  def targets(self, batch: Any) -> jax.Array:
+    """Returns of how many losses the mean of a batch is one."""
+
+  def shapes(self) -> optax.Params:
+    """Returns the shapes of the parameters; reads and allocates nothing."""
+
   def decay_mask(self, params: optax.Params) -> Any:
     """Returns True for what weight decay is meant for."""
 
@@ -102,7 +108,12 @@ def objective(config: ml_collections.ConfigDict) -> Objective:
   Raises:
     UserError: for an unknown task, or a mistake in the config.
   """
-  return _module(config).objective(config)
+  try:
+    return _module(config).objective(config)
+  except (AttributeError, KeyError, TypeError) as error:
+    raise errors.UserError(
+      f'task={config.task} does not go with the fields of this config: {error}'
+    ) from error
 
 
 def load(config: ml_collections.ConfigDict, only: Sequence[int]) -> Task:

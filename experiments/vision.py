@@ -12,7 +12,7 @@ import numpy as np
 import optax
 
 from experiments import errors, evaluate, tasks
-from experiments.data import images, pipeline, shards
+from experiments.data import augmentation, images, pipeline, shards
 from experiments.models import vit
 
 # Images in a batch of an evaluation, and batches that are read together.
@@ -62,6 +62,14 @@ class Classify:
       )
     return jnp.mean(losses_B)
 
+  def targets(self, batch: dict[str, jax.Array]) -> jax.Array:
+    """Returns the number of images."""
+    return jnp.float32(len(batch['labels']))
+
+  def shapes(self) -> optax.Params:
+    """Returns the shapes of the parameters."""
+    return jax.eval_shape(self.init, jax.random.key(0))
+
   def batch(self, batch_size: int) -> dict[str, jax.ShapeDtypeStruct]:
     """Returns the shapes: bytes, and classes or their shares if mixed."""
     m = self.model
@@ -106,20 +114,21 @@ def objective(config: ml_collections.ConfigDict) -> Classify:
     UserError: if the means are not of as many channels as the deviations.
   """
   data = config.data
-  if len(data.mean) != len(data.std):
+  numbers = all(isinstance(n, int | float) for n in (*data.mean, *data.std))
+  if len(data.mean) != len(data.std) or not numbers or min(data.std) <= 0:
     raise errors.UserError(
       f'data.mean={data.mean} and data.std={data.std} must have a number for'
-      ' each channel.'
+      ' each channel, those of data.std above 0.'
     )
+  changes = augmentation.from_config(data.augmentation)
   model = vit.ViTConfig(
     image_size=data.image_size,
     channels=len(data.mean),
     classes=data.classes,
     **config.model,
   )
-  return Classify(
-    model, tuple(data.mean), tuple(data.std), data.augmentation.mixup_alpha > 0
-  )
+  mixed = changes.mixup_alpha > 0
+  return Classify(model, tuple(data.mean), tuple(data.std), mixed)
 
 
 def load(config: ml_collections.ConfigDict, only: Sequence[int]) -> tasks.Task:

@@ -203,11 +203,13 @@ def test_from_config():
   'fields, message',
   [
     ({'crop': 'pad'}, "nearest is 'padded'"),
-    ({'padding': -1}, 'padding is at least 0'),
+    ({'padding': -1}, 'padding is a number of at least 0'),
     ({'min_area': 0.0}, 'min_area'),
-    ({'randaugment_ops': -1}, 'randaugment_ops is at least 0'),
+    ({'randaugment_ops': -1}, 'randaugment_ops is a number'),
     ({'randaugment_magnitude': 11.0}, 'from 0 to 10'),
-    ({'mixup_alpha': -0.5}, 'mixup_alpha is at least 0'),
+    ({'mixup_alpha': -0.5}, 'mixup_alpha is a number of at least 0'),
+    ({'mixup_alpha': float('nan')}, 'mixup_alpha is a number'),
+    ({'mixup_alpha': float('inf')}, 'mixup_alpha is a number'),
   ],
 )
 def test_wrong_fields(fields, message):

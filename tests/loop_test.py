@@ -1,5 +1,6 @@
 """The training loop: the same run, however it is cut and whatever runs it."""
 
+import dataclasses
 import shutil
 
 import jax
@@ -297,3 +298,43 @@ def test_micro_batches_make_the_step_of_the_batch(mesh):
       (state.params, outputs),
       (found[0][0].params, found[0][1]),
     )
+
+
+def test_parts_count_by_their_targets():
+  """Two parts with 4 targets of loss 1 and one of loss 3: 7 / 5, not 2."""
+
+  def loss(params, batch, key):
+    del key
+    mean = jnp.sum(batch['nats'] * batch['mask']) / jnp.sum(batch['mask'])
+    return params * mean
+
+  tx = optax.chain(sm.aggregate_by_mean('workers'), optax.sgd(1.0))
+  batch = {
+    'nats': jnp.array([[[[1.0] * 4, [3.0] * 4]]]),
+    'mask': jnp.array([[[[1.0] * 4, [1.0, 0.0, 0.0, 0.0]]]]),
+  }
+  team = sm.Workers(1)
+  for parts in (1, 2):
+    program = rounds.program(
+      tx,
+      loss,
+      1,
+      seed=0,
+      micro_batches=parts,
+      targets=lambda batch: jnp.sum(batch['mask']),
+    )
+    state = team.init(tx, jnp.ones(()))
+    state, (nats, norm) = team.step(program)(state, batch, 0, 0, 1)
+    np.testing.assert_allclose([nats[0, 0], norm[0, 0]], 1.4, rtol=1e-6)
+
+
+def test_other_data_is_refused_when_a_run_goes_on(tmp_path, monkeypatch):
+  loop.train(_config(), tmp_path, stop_at_step=3)
+  load = loop.assembly.tasks.load
+
+  def other(*args):
+    return dataclasses.replace(load(*args), sha256='1' * 64)
+
+  monkeypatch.setattr(loop.assembly.tasks, 'load', other)
+  with pytest.raises(errors.UserError, match='has sha256 1111.*had'):
+    loop.train(_config(), tmp_path)

@@ -147,6 +147,19 @@ def test_labels_in_a_file_of_their_own(name, line, labels, answers, tmp_path):
     ('siqa', SIQA | {'label': 0}, 'there is no choice 0'),
     ('boolq', BOOLQ | {'answer': 'yes'}, 'neither true nor false'),
     ('arc_easy', ARC | {'answerKey': 'C'}, 'question 1 is not of its format'),
+    (
+      'arc_easy',
+      {k: v for k, v in ARC_OF_HUGGING_FACE.items() if k != 'question'},
+      'None is not a text',
+    ),
+    ('piqa', PIQA | {'goal': None, 'label': 0}, 'None is not a text'),
+    ('piqa', PIQA | {'sol1': 3, 'label': 0}, '3 is not a text'),
+    ('piqa', PIQA | {'label': 0.9}, 'not a whole number'),
+    (
+      'arc_easy',
+      ARC_OF_HUGGING_FACE | {'choices': {'text': ['sun'], 'label': ['1', '2']}},
+      '2 labels for 1 choices',
+    ),
   ],
 )
 def test_wrong_lines_are_told(name, line, message, tmp_path):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import errors, loop, sampling, traffic
+from experiments import config, errors, loop, sampling, traffic
 from experiments.models import decoder
 from tests import tiny
 
@@ -76,4 +76,11 @@ def test_refuses_negative_numbers(length, temperature, tmp_path):
 
 def test_no_run(tmp_path):
   with pytest.raises(errors.UserError, match='No config'):
+    sampling.generate(tmp_path, '', 1, 1.0, 0)
+
+
+def test_a_run_of_images_has_no_text(tmp_path, monkeypatch):
+  monkeypatch.setattr(traffic, 'bits_per_parameter', lambda *_: 4.0)
+  loop.train(config.load('configs/vit_mnist.py:smoke'), tmp_path)
+  with pytest.raises(errors.UserError, match='its model has no texts'):
     sampling.generate(tmp_path, '', 1, 1.0, 0)

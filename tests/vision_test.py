@@ -103,6 +103,9 @@ def test_mixed_labels_are_shares_of_classes():
   [
     ('data.classes', 11, 'data.classes in the config is 11, .* 10'),
     ('data.std', (0.3, 0.3), 'a number for each channel'),
+    ('data.std', (0.0,), 'above 0'),
+    ('data.mean', ('a',), 'a number for each channel'),
+    ('data.augmentation.crop', 'foo', 'Unknown crop'),
     ('data.sharding', 'hole', "nearest is 'whole'"),
     ('batch_size', 5000, '4000 examples are too few'),
   ],
@@ -119,6 +122,12 @@ def test_of_a_config():
   assert task.source == 'mnist_5k'
   shapes = jax.tree.map(lambda x: x.shape[2:], batch)
   assert shapes == jax.tree.map(lambda s: s.shape, task.objective.batch(8))
+
+
+@pytest.mark.parametrize('task', ['language', 'answers'])
+def test_a_task_that_does_not_go_with_the_fields(task):
+  with pytest.raises(errors.UserError, match=f'task={task} does not go'):
+    tasks.objective(config.load(_SPEC, {'task': task}))
 
 
 def test_unknown_task():

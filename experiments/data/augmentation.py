@@ -60,9 +60,9 @@ class Augmentation:
         f'{self.randaugment_magnitude}.'
       )
     for name in ('padding', 'randaugment_ops', 'mixup_alpha'):
-      if getattr(self, name) < 0:
+      if not 0 <= getattr(self, name) < math.inf:
         raise errors.UserError(
-          f'{name} is at least 0, not {getattr(self, name)}.'
+          f'{name} is a number of at least 0, not {getattr(self, name)}.'
         )
 
   @property

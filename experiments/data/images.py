@@ -143,11 +143,19 @@ def load(data: ml_collections.ConfigDict) -> Images:
       )
     found = image_sources.read(data.source, data.path)
     name = data.source
+    for side, kept in (
+      ('train on', found.train),
+      ('hold out', found.validation),
+    ):
+      if not len(kept.labels):
+        raise errors.UserError(f'{name} has no images to {side}.')
+    classes = 1 + max(
+      int(side.labels.max()) for side in (found.train, found.validation)
+    )
+    channels = found.train.images.shape[-1]
     train, validation = (
       Memory(*side, size, fraction) for side in (found.train, found.validation)
     )
-    classes = int(found.train.labels.max()) + 1
-    channels = found.train.images.shape[-1]
   return Images(
     train=train,
     validation=validation,

@@ -202,6 +202,10 @@ def _example(where: str, fields: Any) -> Example:
     )
   if not all(isinstance(text, str) for text in example):
     raise errors.UserError(f'{where}: prompt and answer must be strings.')
+  try:
+    '\0'.join(example).encode()
+  except UnicodeEncodeError as error:  # half of a pair, in JSON's escapes
+    raise errors.UserError(f'{where} is not text: {error}.') from error
   return example
 
 

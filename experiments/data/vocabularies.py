@@ -30,12 +30,14 @@ class Vocabulary:
     begin: what is before every text; may be nothing.
     end: the id of the end of a text.
     encode: text to ids, without the two.
+    decode: ids to text.
   """
 
   size: int
   begin: tuple[int, ...]
   end: int
   encode: Callable[[str], np.ndarray]
+  decode: Callable[[list[int]], str]
 
   def pair(self, prompt: str, answer: str) -> tuple[np.ndarray, int]:
     """Encodes a prompt and an answer in one piece, as a text would be.
@@ -69,7 +71,9 @@ def get(name: str) -> Vocabulary:
   if name in tokenizers.TOKENIZERS:
     own = tokenizers.get(name)
     separator = own.separator
-    return Vocabulary(own.vocab_size, (separator,), separator, own.encode)
+    return Vocabulary(
+      own.vocab_size, (separator,), separator, own.encode, own.decode
+    )
   path = pathlib.Path(name)
   path = path if path.suffix == '.json' else path / _FILE
   if not name or not path.is_file():
@@ -89,7 +93,7 @@ def get(name: str) -> Vocabulary:
   end = _end(path.with_name(architectures.CONFIG))
   # There may be ids beyond those that are counted: gaps between them.
   size = 1 + max([end, *tokenizer.get_vocab(with_added_tokens=True).values()])
-  return Vocabulary(size, tuple(one.ids[:count]), end, encode)
+  return Vocabulary(size, tuple(one.ids[:count]), end, encode, tokenizer.decode)
 
 
 def _read(path: pathlib.Path) -> Any:
@@ -116,10 +120,13 @@ def _read(path: pathlib.Path) -> Any:
 def _end(path: pathlib.Path) -> int:
   found = None
   if path.is_file():
-    found = json.loads(path.read_text(encoding='utf-8')).get('eos_token_id')
+    try:
+      found = json.loads(path.read_text(encoding='utf-8'))['eos_token_id']
+    except (ValueError, KeyError, TypeError):
+      found = None
   # Chat models have several; the first ends a text.
   found = found[0] if isinstance(found, list) and found else found
-  if not isinstance(found, int):
+  if type(found) is not int or found < 0:
     raise errors.UserError(
       f'{path} must have "eos_token_id", the id of the end of a text.'
     )

@@ -89,9 +89,18 @@ def decoder_config(
     _check(path, fields, _REQUIRED[name])
     read = _of_gpt2 if name == 'gpt2' else _of_llama
     own = _KINDS[name] | read(path, fields)
+    for key in ('vocab_size', 'context', 'num_layers', 'num_heads', 'width'):
+      if type(own[key]) is not int or own[key] < 1:
+        raise ValueError(f'{key} is {own[key]!r}')
   except errors.UserError:
     raise
-  except (ValueError, KeyError, TypeError) as error:
+  except (
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    ZeroDivisionError,
+  ) as error:
     raise errors.UserError(
       f'{path} is not the config of a model: {error!r}.'
     ) from error

@@ -82,7 +82,10 @@ def _file(name, folder, words):
 
 
 def _read(found: _Set, path: pathlib.Path) -> list[Question]:
-  text = path.read_text(encoding='utf-8')
+  try:
+    text = path.read_text(encoding='utf-8')
+  except ValueError as error:
+    raise errors.UserError(f'{path} is not in UTF-8: {error}.') from error
   lines = [line for line in text.split('\n') if line.strip()]
   beside = path.with_name(f'{path.stem}-labels.lst')
   labels = beside.read_text().split() if beside.is_file() else None
@@ -114,18 +117,33 @@ def _choices(fields: dict[str, Any]) -> tuple[list[str], list[str]]:
   choices = question if isinstance(question, dict) else fields
   choices = choices['choices']
   if isinstance(choices, dict):
-    return choices['label'], choices['text']
+    labels, texts = choices['label'], choices['text']
+    if len(labels) != len(texts):
+      raise ValueError(f'{len(labels)} labels for {len(texts)} choices')
+    return labels, texts
   return [c['label'] for c in choices], [c['text'] for c in choices]
 
 
 def _stem(fields: dict[str, Any]) -> str:
   question = fields.get('question', fields.get('question_stem'))
-  return question['stem'] if isinstance(question, dict) else question
+  return _text(question['stem'] if isinstance(question, dict) else question)
+
+
+def _text(value: Any) -> str:
+  if not isinstance(value, str):
+    raise TypeError(f'{value!r} is not a text')
+  return value
+
+
+def _number(label: Any) -> int:
+  if isinstance(label, bool) or int(label) != float(label):
+    raise ValueError(f'the label {label!r} is not a whole number')
+  return int(label)
 
 
 def _question(prompt: str, texts: Sequence[str], answer: int) -> Question:
   # A space, not the prompt, comes first: so tokens are those of running text.
-  return Question(prompt, tuple(f' {text}' for text in texts), answer)
+  return Question(prompt, tuple(f' {_text(text)}' for text in texts), answer)
 
 
 def _arc(fields, label):
@@ -142,20 +160,21 @@ def _openbookqa(fields, label):
 def _boolq(fields, label):
   if label not in (True, False):
     raise ValueError(f'answer={label!r} is neither true nor false')
-  prompt = f'{fields["passage"]}\nQuestion: {fields["question"]}?\nAnswer:'
+  passage, question = _text(fields['passage']), _text(fields['question'])
+  prompt = f'{passage}\nQuestion: {question}?\nAnswer:'
   return _question(prompt, ('no', 'yes'), int(label))
 
 
 def _piqa(fields, label):
-  prompt = f'Question: {fields["goal"]}\nAnswer:'
-  return _question(prompt, (fields['sol1'], fields['sol2']), int(label))
+  prompt = f'Question: {_text(fields["goal"])}\nAnswer:'
+  return _question(prompt, (fields['sol1'], fields['sol2']), _number(label))
 
 
 def _siqa(fields, label):
-  prompt = f'Q: {fields["context"]} {fields["question"]}\nA:'
+  prompt = f'Q: {_text(fields["context"])} {_text(fields["question"])}\nA:'
   texts = [fields[f'answer{letter}'] for letter in 'ABC']
   # They count from 1.
-  return _question(prompt, texts, int(label) - 1)
+  return _question(prompt, texts, _number(label) - 1)
 
 
 def _hellaswag(fields, label):
@@ -164,7 +183,7 @@ def _hellaswag(fields, label):
   else:
     text = fields['ctx']
   prompt = _plain(f'{fields["activity_label"]}: {text}')
-  return _question(prompt, map(_plain, fields['endings']), int(label))
+  return _question(prompt, map(_plain, fields['endings']), _number(label))
 
 
 def _plain(text: str) -> str:
