@@ -19,8 +19,11 @@ Result: not known: the paper's tables are not at hand. What its abstract claims
 is that sign momentum is consistently better than SlowMo at equal local steps.
 
 Where the authors' code and this differ: the vocabulary is not padded to 50,304;
-workers have shards of their own instead of random windows of everything;
-validation is of the parameters that all agree on. Learning rates of methods
+workers have shards of their own instead of random windows of everything; the
+outer decay is on matrices only and 0.1, as in their example, where theirs is on
+everything and 0.2 in their script; the local rate of a round is its mean, not
+that of its last step; validation is of the parameters that all agree on.
+Learning rates of methods
 that are not in the paper follow the rule of thumb in `configs/presets.py`.
 
 Arguments: size=small|medium|large, method, workers, sync_every, seed, path,

@@ -3,7 +3,7 @@ r"""LLaMA-7B finetuned on instructions: an experiment of Distributed Lion.
 Liu et al., Distributed Lion for Communication Efficient Distributed Training
 <https://arxiv.org/abs/2404.00438>, 2024, section 5.2.
 
-    pip install -e '.[experiments,finetune]'
+    pip install -c constraints.txt -e '.[experiments,finetune]'
     python -m experiments.train --workers=devices --distributed \
       --config=configs/llama_finetune.py:model_path=DIR,path=FILE,examples=N \
       --workdir=runs/llama_finetune

@@ -8,7 +8,7 @@ Liu et al., Distributed Lion for Communication Efficient Distributed Training
       --config=configs/vit_cifar10.py:workers=4,seed=42
 
 Hardware: one GPU simulates the workers; with --workers=devices each is a GPU.
-Time: not known here. Steps: 312,500: 200 epochs of 50,000 images for every
+Time: not known here. Steps: 312,492: 200 epochs of 50,000 images for every
 worker, each of which sees all images, with 32 in a batch.
 Result: accuracies are in figures of the paper only, and so not known. It finds
 that the majority vote is as good as global Lion, that the sign mean is a little

@@ -12,7 +12,7 @@ ImageNet's archives have to be in DIR/downloads/manual before they are prepared.
 
 Hardware: 32 GPUs or TPU chips, one worker each (4 nodes in the paper, see
 `experiments/clusters`); 4096 images a step in all.
-Time: not known here. Steps: 93,836, which is 300 epochs.
+Time: not known here. Steps: 93,828, which is 300 epochs in whole rounds.
 Result, top-1 after the paper's table 2, from memory (that the sign mean is
 better here than the vote is in its text):
 

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import time
 
 import numpy as np
 import pytest
@@ -104,6 +105,16 @@ def test_replaced_file(tmp_path, same_size):
     token_files.load(tmp_path, 'gpt2')
   (tmp_path / 'meta.json').unlink()
   token_files.load(tmp_path, 'gpt2')
+
+
+def test_replaced_by_a_copy_that_keeps_its_time(tmp_path):
+  ids = _write(tmp_path)
+  token_files.load(tmp_path, 'gpt2')
+  time.sleep(0.02)  # however coarse the clock of the file system is
+  ids[::-1].astype('<u2').tofile(tmp_path / 'val.bin')
+  os.utime(tmp_path / 'val.bin', (0, 0))  # as `cp -p` leaves it
+  with pytest.raises(errors.UserError, match=r'val.bin is not the file'):
+    token_files.load(tmp_path, 'gpt2')
 
 
 def test_large_vocabulary(tmp_path, monkeypatch):

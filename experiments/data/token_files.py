@@ -164,7 +164,8 @@ def _changed(folder, meta, parts) -> bool:
   described = (folder / META).stat().st_mtime_ns
   return any(
     parts[part].size != meta['files'][file]['tokens']
-    or (folder / file).stat().st_mtime_ns > described
+    # Copies may keep the time of a modification, but not of the change.
+    or (folder / file).stat().st_ctime_ns > described
     for part, file in FILES.items()
   )
 
