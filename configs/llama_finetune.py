@@ -13,8 +13,8 @@ Liu et al., Distributed Lion for Communication Efficient Distributed Training
 
 DIR has weights of LLaMA or GPT-2 in Hugging Face's layout (config.json,
 tokenizer.json, safetensors), see `experiments.finetuning.weights`; FILE has
-instructions (`experiments.data.instructions`), and N is how many, of which one
-in 20 is held out.
+instructions (`experiments.finetuning.instructions`), and N is how many; one in
+20 of them is held out.
 
 Hardware: 4 workers of one GPU each. Parameters are float32 and every worker has
 all of them, with a gradient and a state: 3 x 27 GB for Lion, 4 x 27 GB for
@@ -54,8 +54,7 @@ import ml_collections
 from configs import fields, presets
 from experiments import config as config_lib
 from experiments import errors
-from experiments.data import instructions
-from experiments.finetuning import weights
+from experiments.finetuning import instructions, weights
 from experiments.models import llama
 
 _SEQUENCES = 32  # of all workers, a step

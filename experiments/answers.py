@@ -17,8 +17,8 @@ import numpy as np
 import optax
 
 from experiments import errors, evaluate, hosts, language, tasks
-from experiments.data import instructions, shards, vocabularies
-from experiments.finetuning import weights
+from experiments.data import shards
+from experiments.finetuning import instructions, vocabularies, weights
 from experiments.models import decoder
 
 # How many targets a batch of an evaluation has, for speed and memory only.

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments import errors
-from experiments.data import vocabularies
-from experiments.finetuning import trained
+from experiments.finetuning import trained, vocabularies
 from experiments.models import decoder
 
 

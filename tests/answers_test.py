@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from experiments import answers, config, errors, loop, tasks
-from experiments.data import instructions, vocabularies
-from experiments.finetuning import weights
+from experiments.finetuning import instructions, vocabularies, weights
 from experiments.models import decoder, llama
 from tests import vocabularies_test
 

@@ -12,8 +12,7 @@ import pytest
 
 import experiments
 from experiments import config, errors, loop, tasks
-from experiments.data import vocabularies
-from experiments.finetuning import choices, trained, weights
+from experiments.finetuning import choices, trained, vocabularies, weights
 from experiments.models import decoder, llama
 from tests import questions_test, vocabularies_test
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from experiments import errors
-from experiments.data import documents, instructions, vocabularies
+from experiments.data import documents
+from experiments.finetuning import instructions, vocabularies
 
 BYTES = vocabularies.get('bytes')
 

@@ -163,6 +163,15 @@ def test_no_drawer_for_everything(name):
   assert not [path for path in EVERYTHING if path.stem == name]
 
 
+@pytest.mark.parametrize('package', ['models', 'data'])
+def test_data_and_models_know_nothing_of_what_uses_them(package):
+  for path in (ROOT / 'experiments' / package).rglob('*.py'):
+    for module, member in _imports(_parse(path)):
+      name = f'{module}.{member}' if module == 'experiments' else module
+      if name.startswith('experiments.'):
+        assert name.split('.')[1] in (package, 'errors'), path
+
+
 # The tests above are only as good as what they detect.
 
 

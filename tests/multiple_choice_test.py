@@ -10,8 +10,12 @@ import pytest
 from safetensors import numpy as safetensors_numpy
 
 from experiments import errors
-from experiments.data import vocabularies
-from experiments.finetuning import multiple_choice, questions, weights
+from experiments.finetuning import (
+  multiple_choice,
+  questions,
+  vocabularies,
+  weights,
+)
 from experiments.models import decoder, llama
 from tests import hugging_face
 

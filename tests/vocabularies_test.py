@@ -7,7 +7,7 @@ import pytest
 import tokenizers as hugging_face
 
 from experiments import errors
-from experiments.data import vocabularies
+from experiments.finetuning import vocabularies
 
 WORDS = ['<s>', '</s>', '<unk>', 'what', 'is', 'it', 'this', '?', 'thisit']
 

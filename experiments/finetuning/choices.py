@@ -8,8 +8,13 @@ import pathlib
 from typing import Any
 
 from experiments import entry, errors, provenance
-from experiments.data import vocabularies
-from experiments.finetuning import multiple_choice, questions, trained, weights
+from experiments.finetuning import (
+  multiple_choice,
+  questions,
+  trained,
+  vocabularies,
+  weights,
+)
 from experiments.models import decoder
 
 _HEADER = f'{"% right":16}{"likeliest":>16}{"per byte":>16}{"questions":>11}'

@@ -19,8 +19,7 @@ import numpy as np
 import optax
 
 from experiments import errors, tasks
-from experiments.data import vocabularies
-from experiments.finetuning import questions
+from experiments.finetuning import questions, vocabularies
 from experiments.models import decoder
 
 # How many targets a batch has, for speed and memory only.

@@ -29,7 +29,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments import errors
-from experiments.data import documents, vocabularies
+from experiments.data import documents
+from experiments.finetuning import vocabularies
 
 MADE_UP = 'sums'
 
