@@ -153,11 +153,11 @@ def _curve(
 
 def _draw_overview(results: outcomes.Results, styles: _Styles) -> None:
   """Draws a panel for each question that there are runs for."""
-  table = {
-    study.setting(): {row.method: row for row in found}
-    for study in results.sweep.values()
-    if (found := comparison.rows(results, study))
-  }
+  table = {}
+  for study in results.sweep.values():
+    if found := comparison.rows(results, study):
+      # Of several studies in one setting the first one is shown.
+      table.setdefault(study.setting(), {row.method: row for row in found})
   own = [study for study in results.sweep.values() if study.rates_of is None]
   panels = list(_panels(table, own[0].setting()))
   if not panels:
