@@ -62,7 +62,7 @@ def test_parts_add_up(method, executor, ends):
   assert (figures['parts_seconds']['end of the round'] != 0) == ends
   host = figures['host_seconds']
   assert min(host.values()) >= 0
-  assert figures['tokens_per_second'] == pytest.approx(
+  assert figures['units_per_second'] == pytest.approx(
     3 * run.units_per_step / figures['round_seconds']
   )
   memory = figures['memory_bytes']

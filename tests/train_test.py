@@ -82,11 +82,11 @@ def test_sigterm_saves_and_the_same_command_goes_on(tmp_path):
   done = _call(command)
   assert done.returncode == 0, done.stderr
   assert _log(broken) == _log(whole)
-  losses = [
-    json.loads((folder / 'summary.json').read_text())['validation_loss']
+  measures = [
+    json.loads((folder / 'summary.json').read_text())['measures']
     for folder in (whole, broken)
   ]
-  assert losses[0] == losses[1]
+  assert measures[0] == measures[1]
 
 
 def test_devices_of_the_cpu(tmp_path):

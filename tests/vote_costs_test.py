@@ -42,7 +42,9 @@ def test_the_whole_vote_is_timed_part_by_part():
 
 
 def test_a_step_of_distributed_lion_needs_little_more_memory_than_lion():
-  params = [*jnp.ones((4, 1024, 1024)), jnp.ones(300)]
+  kernels = enumerate(jnp.ones((4, 1024, 1024)))
+  params = {f'layer_{i}': {'kernel': kernel} for i, kernel in kernels}
+  params['bias'] = jnp.ones(300)
   figures = vote_costs.step(params, repeats=2)
   assert figures['distributed_lion_extra_bytes_per_parameter'] <= 0.25
   assert figures['distributed_lion_to_lion'] > 0

@@ -225,6 +225,12 @@ def _builder(name: str, data_dir: str, **kwargs: str) -> Any:
   tfds = _tfds()
   if not name:
     raise errors.UserError('Name a set of TFDS: --config.data.name=cifar10.')
+  if name.startswith('huggingface:'):
+    # It would ask the hub, again and again, with whatever packages are there.
+    raise errors.UserError(
+      f'{name!r}: this does not open sets of the Hugging Face hub. Save its'
+      ' texts as .jsonl, for experiments.make_token_files.'
+    )
   try:
     return tfds.builder(name, data_dir=data_dir or None, **kwargs)
   except tfds.core.DatasetNotFoundError as error:
