@@ -176,7 +176,7 @@ def load(config: ml_collections.ConfigDict, only: Sequence[int]) -> tasks.Task:
     objective=answers,
     data=Data(train, own),
     evaluator=functools.partial(evaluator, answers, validation),
-    baselines={},
+    baselines=dict,
     source=found.name,
     sha256=found.sha256,
   )

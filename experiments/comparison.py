@@ -58,9 +58,7 @@ class Row:
   @property
   def error_rate(self) -> float | None:
     """By which methods are ranked, None if all runs diverged."""
-    if 'top_1' in self.measures:
-      return 1 - self.measures['top_1']
-    return self.measures.get('validation_loss')
+    return report.error_rate(self.measures) if self.measures else None
 
   @property
   def error_spread(self) -> float:

@@ -216,7 +216,7 @@ def _summary(
     seed=config.seed,
     unit=task.objective.unit,
     measures=dict(measures),
-    baselines=dict(task.baselines),
+    baselines=dict(task.baselines()),
     all_reduce_bits=traffic.all_reduce_bits(config.workers),
     source=task.source,
     sha256=task.sha256,

@@ -139,7 +139,7 @@ def _curve(
     if end.summary is not None:
       s = end.summary
       points = [
-        (point[s.unit], point['bits'], _error_rate(point))
+        (point[s.unit], point['bits'], report.error_rate(point))
         for point in metrics.read(results.folder(run))
         if 'validation_loss' in point and point['step'] < s.steps
       ]
@@ -297,12 +297,6 @@ def _error(unit: str) -> str:
   if unit == 'images':
     return 'share of held-out images that is mistaken'
   return f'validation loss [nats per {unit.removesuffix("s")}]'
-
-
-def _error_rate(point: Mapping[str, float]) -> float:
-  if 'top_1' in point:
-    return 1 - point['top_1']
-  return point['validation_loss']
 
 
 def _without(

@@ -1,5 +1,6 @@
 """What a run leaves behind: a summary, a table and a picture."""
 
+from collections.abc import Mapping
 import dataclasses
 import json
 import os
@@ -64,13 +65,22 @@ class Summary:
 
   @property
   def error_rate(self) -> float:
-    """By which runs are ranked: of images the share that is mistaken.
+    """By which runs are ranked, see `error_rate`."""
+    values = {name: found.value for name, found in self.measures.items()}
+    return error_rate(values)
 
-    Of text, it is the loss. Lower is better.
-    """
-    if 'top_1' in self.measures:
-      return 1 - self.measures['top_1'].value
-    return self.validation_loss
+
+def error_rate(values: Mapping[str, float]) -> float:
+  """By which runs are ranked: of images the share that is mistaken.
+
+  Of text, it is the loss. Lower is better.
+
+  Args:
+    values: of measures, by name.
+  """
+  if 'top_1' in values:
+    return 1 - values['top_1']
+  return values['validation_loss']
 
 
 def flat(measures: tasks.Measures) -> dict[str, float]:

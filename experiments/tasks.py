@@ -87,7 +87,8 @@ class Task:
     evaluator: of a limit, in units (None: everything), and of a mesh (None:
       one device), returns what measures some parameters. There is always a
       `validation_loss`.
-    baselines: losses that are to be beaten, in nats, by name.
+    baselines: returns losses that are to be beaten, in nats, by name; some take
+      a while to compute.
     source: name of the data.
     sha256: its checksum.
   """
@@ -97,7 +98,7 @@ class Task:
   evaluator: Callable[
     [int | None, jax.sharding.Mesh | None], Callable[[optax.Params], Measures]
   ]
-  baselines: Mapping[str, float]
+  baselines: Callable[[], Mapping[str, float]]
   source: str
   sha256: str
 

@@ -160,7 +160,7 @@ def load(config: ml_collections.ConfigDict, only: Sequence[int]) -> tasks.Task:
       found.train, own, config.data.augmentation, m.classes, config.seed
     ),
     evaluator=functools.partial(evaluator, classify, found.validation),
-    baselines={},
+    baselines=dict,
     source=found.name,
     sha256=found.sha256,
   )
