@@ -2,7 +2,7 @@ r"""Measures what is exchanged by workers, on real processes and real links.
 
     python -m experiments.bench_wire --workdir=runs/wire
     python -m experiments.bench_wire --processes=4 --links=100mbit \
-      --methods=fp32_mean,vote --latency_link=   # a row and its baseline again
+      --methods=fp32_mean,vote,vote_words --latency_link=   # a row anew
 
 Every worker is a process in a network namespace of its own (Linux, as root, see
 `experiments.network`), joined to the others by a link that limits its rate;
@@ -97,7 +97,9 @@ def main(argv: Sequence[str]) -> None:
   if reason := network.missing():
     raise errors.UserError(reason)
 
-  encoding = wire_runs.computing(names, task.parameters)
+  encoding = wire_runs.computing(
+    [name for name in names if name in exchanges.METHODS], task.parameters
+  )
   rows = []
   for count, link, this in places:
     print(f'{count} processes, {link} ...', file=sys.stderr, flush=True)

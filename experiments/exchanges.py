@@ -8,9 +8,12 @@
     sign_mean      mean of signs           1 + 1/128 / ceil(log2(n + 1)) of it
     gathered_vote  majority of signs       1, to each of the n - 1 others
     vote           majority of signs       1 + 1/128 / the same
+    vote_words     nothing of use          the same
 
-The last but one is how a vote is usually sent, in one hop, and here to compare
-with. It has no second bit for zeros, which count as minus.
+`gathered_vote` is how a vote is usually sent, in one hop, and here to compare
+with. It has no second bit for zeros, which count as minus. `vote_words` is no
+way to agree: it sends the words of a vote and neither encodes nor decodes, to
+see what the collectives themselves take.
 """
 
 from collections.abc import Callable, Mapping
@@ -91,7 +94,23 @@ def gathered_vote() -> optax.GradientTransformation:
   return optax.GradientTransformation(optax.init_empty_state, update_fn)
 
 
-EXCHANGES: Mapping[str, Exchange] = {
+def vote_words() -> optax.GradientTransformation:
+  """The collectives of a vote in two hops, of numbers as they are."""
+
+  def update_fn(updates, state, params=None):
+    del params
+    flat = jnp.concatenate([leaf.reshape(-1) for leaf in updates])
+    n = collectives.worker_count(AXIS)
+    size = math.ceil(flat.size * _MASKED / bits.WORD / n)
+    words = jax.lax.bitcast_convert_type(flat[: n * size], jnp.uint32)
+    arrived = collectives.exchange(words.reshape(n, size), AXIS)
+    mixed = jnp.sum(arrived, axis=0, dtype=jnp.uint32)
+    return [collectives.gather(mixed, AXIS).reshape(-1)], state
+
+  return optax.GradientTransformation(optax.init_empty_state, update_fn)
+
+
+METHODS: Mapping[str, Exchange] = {
   'fp32_mean': _mean(jnp.float32, 32),
   'bf16_mean': _mean(jnp.bfloat16, 16),
   'int8_mean': _quantized(8),
@@ -109,6 +128,10 @@ EXCHANGES: Mapping[str, Exchange] = {
     lambda: sm.aggregate_by_majority_vote(AXIS),
     _two_hops(_MASKED),
   ),
+}
+EXCHANGES: Mapping[str, Exchange] = {
+  **METHODS,
+  'vote_words': Exchange('... its words alone', vote_words, _two_hops(_MASKED)),
 }
 
 

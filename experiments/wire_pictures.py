@@ -11,13 +11,13 @@ from experiments import exchanges, network, wire_results
 
 _COLORS = dict(
   zip(
-    exchanges.EXCHANGES,
+    exchanges.METHODS,
     ('black', 'tab:gray', 'tab:brown', 'tab:orange', 'tab:green', 'tab:purple')
     + ('tab:red',),
     strict=True,
   )
 )
-_MARKERS = dict(zip(exchanges.EXCHANGES, 'osD^vP*', strict=True))
+_MARKERS = dict(zip(exchanges.METHODS, 'osD^vP*', strict=True))
 _FASTEST = 1e11  # bits per second
 _UNLIMITED = 1e12  # where that is drawn
 _MOST_WORKERS = 10_000
@@ -39,7 +39,11 @@ def draw(
     computing: seconds for encoding and decoding them, by exchange.
     path: of the picture.
   """
-  plain = [row for row in rows if row.leaves == 1 and not _late(row)]
+  plain = [
+    row
+    for row in rows
+    if row.name in exchanges.METHODS and row.leaves == 1 and not _late(row)
+  ]
   if not plain:
     return
   counts = {row.processes for row in plain}
@@ -53,7 +57,7 @@ def draw(
   _draw_speed(two, several, n)
   alike = [row for row in plain if _rate(row) == rate]
   _draw_workers(three, alike, parameters, computing, rate)
-  names = [name for name in exchanges.EXCHANGES if name in computing]
+  names = [name for name in exchanges.METHODS if name in computing]
   keys = [
     lines.Line2D(
       [],

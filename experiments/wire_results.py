@@ -200,7 +200,11 @@ def _measured(rows: Sequence[Row]) -> Iterator[str]:
     if mean.name != BASELINE:
       continue
     others = [
-      row for row in rows if baseline(rows, row) is mean and row is not mean
+      row
+      for row in rows
+      if baseline(rows, row) is mean
+      and row is not mean
+      and row.name in exchanges.METHODS
     ]
     slow = [row for row in others if row.seconds * _GAIN > mean.seconds]
     parts = [f'an exchange is not shorter as {_labels(slow)}'] if slow else []

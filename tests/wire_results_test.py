@@ -130,11 +130,20 @@ def test_says_that_it_pays_everywhere():
   assert 'nowhere' in wire_results.verdict(rows, PARAMETERS, COMPUTING)
 
 
+def test_words_alone_are_no_way_to_agree(tmp_path):
+  rows = [make('fp32_mean', 0.5), make('vote_words', 1.0)]
+  assert 'its words alone' in wire_results.table(rows)
+  assert 'nowhere' in wire_results.verdict(rows, PARAMETERS, COMPUTING)
+  picture = tmp_path / 'wire.png'
+  wire_pictures.draw(rows[1:], PARAMETERS, COMPUTING, picture)
+  assert not picture.exists()
+
+
 @pytest.mark.parametrize(
   'places', [[], [('1mbit', 4)], [('1mbit', 2), ('unlimited', 2), ('1gbit', 8)]]
 )
 def test_draws_what_there_is(tmp_path, places):
-  names = list(exchanges.EXCHANGES)
+  names = list(exchanges.METHODS)
   rows = [
     make(name, 0.1 * (i + 1), processes, link)
     for link, processes in places
