@@ -119,6 +119,6 @@ def _means_of_narrow(
   """Means of those messages that are narrow."""
   narrow = [leaf for leaf in messages if collectives.is_narrow(leaf.dtype)]
   n = collectives.worker_count(axis_name)
-  rows = [parts.rows(leaf, n) for leaf in narrow]
-  joined = parts.join(parts.mean(rows, number, axis_name), axis_name)
+  divided = [parts.of(leaf, n) for leaf in narrow]
+  joined = parts.join(parts.mean(divided, number, axis_name), axis_name)
   return list(map(parts.whole, joined, narrow))

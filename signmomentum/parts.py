@@ -1,6 +1,11 @@
-"""A part of every leaf for each worker: means of parts, and parts joined."""
+"""A part of every leaf for each worker: means of parts, and parts joined.
 
-from collections.abc import Callable
+The parts of large matrices are matrices. Rows of as many columns travel as one
+message, and need not be moved before; everything else is one vector.
+"""
+
+from collections.abc import Callable, Sequence
+import math
 
 import jax
 import jax.numpy as jnp
@@ -8,35 +13,46 @@ import numpy as np
 
 from signmomentum import collectives, trees
 
+_LANES = 128
+_HEIGHTS = (32, 8, 1)  # rows that fill words, or tiles of a TPU, if possible
+_FILL = 64  # of which one row may be filled up
 
-def rows(leaf: jax.Array, n: int) -> jax.Array:
-  """A row of a leaf for each of n workers; zeros fill up the last one.
+
+def of(leaf: jax.Array, n: int) -> jax.Array:
+  """Parts of a leaf, one for each of n workers; zeros fill up the last.
+
+  Rows that fill lanes stay whole where n workers can share them almost equally.
+  All other leaves are vectors.
 
   Example:
     >>> import jax.numpy as jnp
     >>> from signmomentum import parts
-    >>> parts.rows(jnp.arange(3), 2)
+    >>> parts.of(jnp.arange(3), 2)
     Array([[0, 1],
            [2, 0]], dtype=int32)
+    >>> parts.of(jnp.ones((2, 16, 128)), 8).shape
+    (8, 4, 128)
   """
-  width = -(-leaf.size // n)
-  flat = trees.gathered(leaf).reshape(-1)
-  flat = jnp.pad(flat, (0, n * width - leaf.size))
-  return flat.reshape(n, width)
+  height, columns = _shape(leaf, n)
+  rows = leaf.size // math.prod(columns)
+  flat = trees.gathered(leaf).reshape(rows, *columns)
+  fill = [(0, n * height - rows)] + [(0, 0)] * len(columns)
+  return jnp.pad(flat, fill).reshape(n, height, *columns)
 
 
-def whole(rows_NxW: jax.Array, like: jax.Array) -> jax.Array:
-  """The leaf of some rows, in the shape of another."""
-  flat = rows_NxW.reshape(-1)[: like.size]
+def whole(parts: jax.Array, like: jax.Array) -> jax.Array:
+  """The leaf of which these are the parts, in the shape of another."""
+  columns = parts.shape[2:]
+  flat = parts.reshape(-1, *columns)[: like.size // math.prod(columns)]
   return trees.sharded_like(flat.reshape(like.shape), like)
 
 
 def mean(
-  rows_NxW: list[jax.Array],
+  parts: list[jax.Array],
   number: int | jax.Array,
   axis_name: collectives.AxisName,
 ) -> list[jax.Array]:
-  """The mean over workers of this worker's row of each leaf.
+  """The mean over workers of this worker's part of each leaf.
 
   It is rounded once: the sum is in f32 at least.
   """
@@ -49,17 +65,21 @@ def mean(
     total = jnp.sum(arrived.astype(wide), axis=0)
     return (total / jnp.asarray(number, wide)).astype(message.dtype)
 
-  return _by_dtype(joint, rows_NxW)
+  return _by_kind(joint, parts, [part.shape[1:] for part in parts])
 
 
 def join(
-  parts: list[jax.Array], axis_name: collectives.AxisName
+  own: list[jax.Array], axis_name: collectives.AxisName
 ) -> list[jax.Array]:
-  """The rows ``[n, width]`` of which each worker has one."""
-  return _by_dtype(lambda x: collectives.gather(x, axis_name), parts)
+  """The parts of all workers, ``[n, ...]``, of which each has its own."""
+  return _by_kind(
+    lambda message: collectives.gather(message, axis_name),
+    own,
+    [part.shape for part in own],
+  )
 
 
-def apart(joint: jax.Array, widths: list[int]) -> list[jax.Array]:
+def apart(joint: jax.Array, widths: Sequence[int]) -> list[jax.Array]:
   """What lies side by side in the last axis, apart.
 
   Example:
@@ -71,12 +91,39 @@ def apart(joint: jax.Array, widths: list[int]) -> list[jax.Array]:
   return jnp.split(joint, np.cumsum(widths)[:-1], axis=-1)
 
 
-def _by_dtype(fn: Callable, arrays: list[jax.Array]) -> list[jax.Array]:
-  """Applies a function to all arrays of a dtype at once, side by side."""
+def _shape(leaf: jax.Array, n: int) -> tuple[int, tuple[int, ...]]:
+  """The first axis of a part, and those after it."""
+  if leaf.ndim > 1 and leaf.size and leaf.shape[-1] % _LANES == 0:
+    rows = leaf.size // leaf.shape[-1]
+    for multiple in _HEIGHTS:
+      height = -(-rows // (n * multiple)) * multiple
+      if _FILL * (n * height - rows) <= rows:
+        return height, leaf.shape[-1:]
+  return -(-leaf.size // n), ()
+
+
+def _by_kind(
+  fn: Callable[[jax.Array], jax.Array],
+  arrays: list[jax.Array],
+  shapes: list[tuple[int, ...]],
+) -> list[jax.Array]:
+  """Applies a function to all arrays of a dtype and a width at once.
+
+  Args:
+    fn: may do to the axes before those of a part what it wants.
+    arrays: parts, with axes before that all have in common.
+    shapes: of the parts.
+
+  Returns:
+    the parts in what it returns.
+  """
+  kinds: dict[tuple, list[int]] = {}
+  for i, (array, shape) in enumerate(zip(arrays, shapes, strict=True)):
+    kinds.setdefault((array.dtype, shape[1:]), []).append(i)
   results: dict[int, jax.Array] = {}
-  for dtype in dict.fromkeys(array.dtype for array in arrays):
-    places = [i for i, array in enumerate(arrays) if array.dtype == dtype]
-    widths = [arrays[i].shape[-1] for i in places]
-    joint = fn(jnp.concatenate([arrays[i] for i in places], axis=-1))
-    results |= zip(places, apart(joint, widths), strict=True)
+  for (_, columns), places in kinds.items():
+    axis = -1 - len(columns)
+    message = jnp.concatenate([arrays[i] for i in places], axis)
+    ends = np.cumsum([shapes[i][0] for i in places])[:-1]
+    results |= zip(places, jnp.split(fn(message), ends, axis), strict=True)
   return [results[i] for i in range(len(arrays))]

@@ -1,7 +1,6 @@
 """An outer rule of which every worker does its share, and holds its share."""
 
 import functools
-import math
 from typing import NamedTuple
 
 import jax
@@ -13,7 +12,9 @@ from signmomentum import (
   arguments,
   bits,
   collectives,
+  kernels,
   levels,
+  messages,
   parts,
   quantized,
   signs,
@@ -21,7 +22,7 @@ from signmomentum import (
 )
 
 _GATHERS = ('signs', 'full')
-_NAN = 2  # among signs; what one bit for above zero and none for a number mean
+_NAN = 2  # among signs: what is above zero and yet no number but zero
 
 
 class ShardOverWorkersState(NamedTuple):
@@ -69,8 +70,9 @@ def shard_over_workers(
   of :func:`aggregate_by_quantized_mean`; the mean, right in expectation, is not
   rounded again. With ``bits=4`` the same outer step is for 5 bits in all.
 
-  ``tx`` sees parameters and updates as vectors of a part of each leaf, so it
-  must treat every element by itself: no norms, no factors, no masks by shape.
+  ``tx`` sees a part of each parameter and update, some of its rows or a vector,
+  so it must treat every element by itself: no norms, no factors, no masks by
+  shape.
 
   ``init`` must know the workers too. ``Workers.init`` sees to it; elsewhere
   call it where the axis is bound, inside ``shard_map`` or ``vmap``.
@@ -120,7 +122,7 @@ def shard_over_workers(
     leaves, rebuild = trees.split(tree)
     n = collectives.worker_count(axis_name)
     worker = collectives.worker_index(axis_name)
-    return rebuild([parts.rows(leaf, n)[worker] for leaf in leaves])
+    return rebuild([parts.of(leaf, n)[worker] for leaf in leaves])
 
   def init_fn(params):
     try:
@@ -141,15 +143,15 @@ def shard_over_workers(
     collectives.require_own(updates, axis_name, who)
     aggregator.require_scalar(present, who)
     n = collectives.worker_count(axis_name)
-    rows = [
-      parts.rows(aggregator.if_present(leaf, present), n) for leaf in leaves
+    divided = [
+      parts.of(aggregator.if_present(leaf, present), n) for leaf in leaves
     ]
     if form is None:
       number = aggregator.number_present(present, axis_name)
-      means, inner = parts.mean(rows, number, axis_name), state
+      means, inner = parts.mean(divided, number, axis_name), state
     else:
       key, _ = quantized.keys(seed, state.count, axis_name)
-      means = _mean_of_levels(form, rows, key, present, axis_name)
+      means = _mean_of_levels(form, divided, key, present, axis_name)
       inner = state.inner
     steps, inner = tx.update(
       rebuild(means),
@@ -159,11 +161,11 @@ def shard_over_workers(
       **extra_args,
     )
     own, rebuild_steps = trees.split(steps)
-    join = _join_signs if gather == 'signs' else parts.join
-    whole = [
-      parts.whole(joined, leaf)
-      for joined, leaf in zip(join(own, axis_name), leaves, strict=True)
-    ]
+    if gather == 'signs':
+      whole = _whole_signs(own, axis_name, leaves)
+    else:
+      joined = parts.join(own, axis_name)
+      whole = list(map(parts.whole, joined, leaves))
     if form is None:
       return rebuild_steps(whole), inner
     count = optax.safe_increment(state.count)
@@ -174,16 +176,17 @@ def shard_over_workers(
 
 def _mean_of_levels(
   form: levels.Format,
-  rows_NxW: list[jax.Array],
+  divided: list[jax.Array],
   key: jax.Array,
   present: jax.typing.ArrayLike | None,
   axis_name: collectives.AxisName,
 ) -> list[jax.Array]:
-  """The mean of this worker's row of each leaf, of levels that are sent."""
+  """The mean of this worker's part of each leaf, of levels that are sent."""
   n = collectives.worker_count(axis_name)
+  rows_NxW = [part.reshape(n, -1) for part in divided]
   widths = [row.shape[1] for row in rows_NxW]
   if not sum(widths):
-    return [row[0] for row in rows_NxW]
+    return [part[0] for part in divided]
   dtype = jnp.result_type(jnp.float32, *rows_NxW)
   fill = functools.partial(_filled, dtype=dtype)
   joint = jnp.concatenate([fill(row, form.block_size) for row in rows_NxW], 1)
@@ -196,8 +199,8 @@ def _mean_of_levels(
   filled = [-(-width // form.block_size) * form.block_size for width in widths]
   means = parts.apart(mean.reshape(-1)[: sum(filled)], filled)
   return [
-    part[:width].astype(row.dtype)
-    for part, width, row in zip(means, widths, rows_NxW, strict=True)
+    mean[:width].reshape(part.shape[1:]).astype(part.dtype)
+    for mean, width, part in zip(means, widths, divided, strict=True)
   ]
 
 
@@ -206,49 +209,44 @@ def _filled(rows_NxW: jax.Array, multiple: int, dtype: jnp.dtype) -> jax.Array:
   return jnp.pad(rows_NxW.astype(dtype), ((0, 0), (0, fill)))
 
 
-def _join_signs(
-  own: list[jax.Array], axis_name: collectives.AxisName
+def _whole_signs(
+  own: list[jax.Array], axis_name: collectives.AxisName, like: list[jax.Array]
 ) -> list[jax.Array]:
-  """The same of their signs, packed on the way."""
-  # Blocks of zeros should not straddle leaves: first those that fill blocks.
-  order = sorted(range(len(own)), key=lambda i: own[i].size % signs.BLOCK != 0)
-  sizes = [own[i].size for i in order]
-  size = sum(sizes)
-  if not size:
-    n = collectives.worker_count(axis_name)
-    return [jnp.zeros((n, 0), part.dtype) for part in own]
-  columns = min(signs.BLOCK, math.ceil(size / bits.WORD))
-  sign = jnp.concatenate([_sign(own[i]) for i in order])
-  # what fills up counts as not zero, like most of what is there
-  fill = -size % (bits.WORD * columns)
-  grid = jnp.pad(sign, (0, fill), constant_values=1).reshape(-1, columns)
+  """Whole leaves of the signs of parts, which are packed on the way."""
+  n = collectives.worker_count(axis_name)
+  bucket = trees.plan(own)
+  if not bucket.rows:
+    return [jnp.zeros_like(leaf) for leaf in like]
+  positive, nonzero = bucket.pack(own)
   # NaN is written as what is above zero and yet no number but zero
-  positive, nonzero = bits.pack(grid > 0), bits.pack(jnp.abs(grid) == 1)
+  marks = [jnp.where(jnp.isnan(x), 1, -1).astype(jnp.int8) for x in own]
+  nan, there = bucket.pack(marks)
+  positive |= nan
+  # what fills up counts as not zero, like most of what is there
+  nonzero |= ~there
   some = bits.any_lane(nonzero)
   regular = jnp.all(nonzero == some)
   irregular = collectives.total(1 - regular.astype(jnp.int32), axis_name)
-  first = collectives.gather(
-    jnp.concatenate([positive, some], axis=1), axis_name
-  )
-  mask = jnp.broadcast_to(first[..., columns:], first[..., :columns].shape)
+  cut = messages.Cut(n * bucket.rows, down=n, across=1)
+  said = signs.Grids((positive,), (some,))
+  first = cut.join(collectives.gather(cut.write(said), axis_name), like=said)
+  grids = first.elements[0].reshape(n, *positive.shape)
+  mask = first.blocks[0].reshape(n, *some.shape)
   mask = jax.lax.cond(
     irregular > 0,
     lambda: collectives.gather(nonzero, axis_name),
-    lambda: mask,
+    lambda: jnp.broadcast_to(mask, grids.shape),
   )
 
   def decode(positive, mask):
-    tally = signs.Tally(2, (positive,), (mask,))
-    return signs.decode(tally, 1, jnp.int8).reshape(-1)
+    return bucket.unpack(signs.Tally(2, (positive,), (mask,)), 1, like=marks)
 
-  rows = jax.vmap(decode)(first[..., :columns], mask)
-  whole = dict(zip(order, parts.apart(rows[:, :size], sizes), strict=True))
-  return [
-    jnp.where(whole[i] == _NAN, jnp.nan, whole[i].astype(part.dtype))
-    for i, part in enumerate(own)
-  ]
-
-
-def _sign(array: jax.Array) -> jax.Array:
-  """The sign as a small integer, and a fourth number for NaN."""
-  return jnp.where(jnp.isnan(array), _NAN, jnp.sign(array)).astype(jnp.int8)
+  results = []
+  for part, sign, leaf in zip(
+    own, jax.vmap(decode)(grids, mask), like, strict=True
+  ):
+    if sign.size > leaf.size:
+      sign = kernels.written_down(sign)
+    sign = parts.whole(sign, leaf)
+    results.append(jnp.where(sign == _NAN, jnp.nan, sign.astype(part.dtype)))
+  return results
