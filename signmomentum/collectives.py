@@ -6,8 +6,9 @@ an array says whether it differs between workers. :func:`checked` asks the type
 system whether that is so here; nothing above this module needs to know.
 """
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 import inspect
+import math
 from typing import Any
 
 import jax
@@ -26,11 +27,6 @@ def worker_index(axis_name: AxisName) -> jax.Array:
   return jax.lax.axis_index(axis_name)
 
 
-def mean(array: jax.Array, axis_name: AxisName) -> jax.Array:
-  """Mean over workers; the result is shared."""
-  return jax.lax.pmean(array, axis_name)
-
-
 def total(array: jax.Array, axis_name: AxisName) -> jax.Array:
   """Sum over workers; the result is shared."""
   return jax.lax.psum(array, axis_name)
@@ -43,18 +39,38 @@ def maximum(array: jax.Array, axis_name: AxisName) -> jax.Array:
 
 def exchange(messages: jax.Array, axis_name: AxisName) -> jax.Array:
   """Sends row ``i`` to worker ``i``; row ``j`` of the result is from ``j``."""
-  arrived = jax.lax.all_to_all(_sealed(messages), axis_name, 0, 0, tiled=True)
+
+  def send(messages):
+    return jax.lax.all_to_all(messages, axis_name, 0, 0, tiled=True)
+
+  arrived = _in_pieces(send, _sealed(messages), axis_name, new_axes=0)
   return _opened(arrived, messages.dtype)
 
 
 def gather(message: jax.Array, axis_name: AxisName) -> jax.Array:
   """The messages of all workers, ``[workers, ...]``; the result is shared."""
-  kind = {'to': 'invarying'} if checked(axis_name) else {}
-  filled = _filled(_sealed(message))
-  gathered = jax.lax.all_gather(filled, axis_name, **kind)
-  if filled.size > message.size:
-    gathered = gathered[:, : message.size]
+
+  def send(message):
+    filled = _filled(message)
+    if checked(axis_name):
+      gathered = jax.lax.all_gather(filled, axis_name, to='invarying')
+    else:
+      gathered = filled
+      for axis in reversed(axes(axis_name)):  # vmap takes no two at once
+        gathered = jax.lax.all_gather(gathered, axis)
+    gathered = gathered.reshape(-1, *filled.shape)
+    return gathered[..., : message.shape[-1]]
+
+  gathered = _in_pieces(send, _sealed(message), axis_name, new_axes=1)
   return _opened(gathered, message.dtype)
+
+
+def everywhere(array: jax.Array, axis_name: AxisName) -> jax.Array:
+  """The array whole on each device of a worker, where the compiler decides."""
+  mesh = jax.sharding.get_abstract_mesh()
+  if not set(axes(axis_name)) <= set(mesh.manual_axes) or not mesh.auto_axes:
+    return array
+  return jax.lax.with_sharding_constraint(array, jax.P(*[None] * array.ndim))
 
 
 def is_narrow(dtype: jax.typing.DTypeLike) -> bool:
@@ -187,6 +203,44 @@ def _has_gradient(leaf: Any) -> bool:
   return bool(jnp.size(leaf)) and jnp.issubdtype(
     jnp.result_type(leaf), jnp.inexact
   )
+
+
+def _in_pieces(
+  send: Callable[[jax.Array], jax.Array],
+  message: jax.Array,
+  axis_name: AxisName,
+  new_axes: int,
+) -> jax.Array:
+  """Sends a message, of which each device of a worker sends its piece.
+
+  Where a worker is several devices, the compiler would give each of them the
+  whole message, and each would send all of it.
+
+  Args:
+    send: a collective that leaves the last axis as it is.
+    message: what a worker sends.
+    axis_name: the axis of the workers.
+    new_axes: how many axes the result has in addition.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  others = (*mesh.auto_axes, *mesh.explicit_axes)
+  if not others or not set(axes(axis_name)) <= set(mesh.manual_axes):
+    return send(message)
+
+  def placed(array, last):  # where the types say what lies where
+    spec = jax.P(*[None] * (array.ndim - 1), last)
+    return jax.sharding.reshard(array, spec) if mesh.explicit_axes else array
+
+  devices = math.prod(mesh.shape[axis] for axis in others)
+  width, before = message.shape[-1], [None] * (message.ndim - 1)
+  fill = [(0, 0)] * len(before) + [(0, -width % devices)]
+  sent = jax.shard_map(
+    send,
+    in_specs=jax.P(*before, others),
+    out_specs=jax.P(*before, *[None] * new_axes, others),
+    axis_names=set(others),
+  )(placed(jnp.pad(message, fill), mesh.explicit_axes))
+  return placed(sent, None)[..., :width]
 
 
 def _sealed(message: jax.Array) -> jax.Array:

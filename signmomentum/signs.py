@@ -223,18 +223,75 @@ def decode(
     >>> signs.decode(sign, 2, jnp.float32)[:2, 0]
     Array([ 0.5, -0.5], dtype=float32)
   """
+  value = _value(tally)
+  if rows not in (None, value.shape[0]):
+    value = kernels.written_down(value.astype(_narrow(tally)))[:rows]
+  return _divided(value, divisor, dtype)
+
+
+def decode_vector(
+  tally: Tally, divisor: int | jax.Array, dtype: jax.typing.DTypeLike
+) -> jax.Array:
+  """What `decode` returns, as one vector."""
+  value = jax.lax.platform_dependent(
+    cpu=lambda: _value_by_halves(tally).reshape(-1),
+    default=lambda: _value(tally).reshape(-1),
+  )
+  return _divided(value, divisor, dtype)
+
+
+def _value_by_halves(tally: Tally) -> jax.Array:
+  """The sum of signs, one half of the words after the other.
+
+  What a loop makes is written down as the matrix that it is. Otherwise XLA for
+  CPU computes for every element of a vector in which word its bit is, which
+  takes five times as long.
+  """
+  groups = tally.planes[0].shape[0]
+  planes, treedef = jax.tree.flatten((tally.planes, tally.offset))
+  # others are one row, or one number, for all
+  divided = [not isinstance(p, int) and p.shape[0] == groups for p in planes]
+  halves = [
+    jnp.pad(plane, ((0, groups % 2), (0, 0))).reshape(2, -1, plane.shape[1])
+    for plane, divide in zip(planes, divided, strict=True)
+    if divide
+  ]
+
+  def half(_, own):
+    own = iter(own)
+    known = [
+      next(own) if divide else plane
+      for plane, divide in zip(planes, divided, strict=True)
+    ]
+    part = Tally(tally.weight, *jax.tree.unflatten(treedef, known))
+    return None, _value(part).astype(_narrow(tally))
+
+  value = jax.lax.scan(half, None, halves)[1]
+  value = value.reshape(-1, value.shape[-1])[: bits.WORD * groups]
+  return value.astype(jnp.int32)
+
+
+def _value(tally: Tally) -> jax.Array:
+  """The sum of signs."""
   shape = tally.planes[0].shape
   value = tally.weight * _integer(tally.planes)
   if isinstance(tally.offset, int):
-    value -= tally.offset
-  else:
-    value -= _integer(tuple(_spread(plane, shape) for plane in tally.offset))
-  if rows not in (None, value.shape[0]):
-    most = tally.weight << len(tally.planes)
-    narrow = next(
-      t for t in (jnp.int8, jnp.int16, jnp.int32) if most <= jnp.iinfo(t).max
-    )
-    value = kernels.written_down(value.astype(narrow))[:rows]
+    return value - tally.offset
+  return value - _integer(
+    tuple(_spread(plane, shape) for plane in tally.offset)
+  )
+
+
+def _narrow(tally: Tally) -> jnp.dtype:
+  """The narrowest integers that hold the sum."""
+  most = tally.weight << len(tally.planes)
+  dtypes = jnp.int8, jnp.int16, jnp.int32
+  return next(t for t in dtypes if most <= jnp.iinfo(t).max)
+
+
+def _divided(
+  value: jax.Array, divisor: int | jax.Array, dtype: jax.typing.DTypeLike
+) -> jax.Array:
   if isinstance(divisor, int) and divisor == 1:
     return value.astype(dtype)
   # bf16 holds integers only to 256

@@ -137,7 +137,7 @@ class Bucket:
     """
     rest = _planes(lambda plane: self._rest(plane), tally)
     joint = functools.cache(
-      lambda dtype: signs.decode(rest, divisor, dtype).reshape(-1)
+      lambda dtype: signs.decode_vector(rest, divisor, dtype)
     )
     results = []
     for leaf, array in zip(self.leaves, like, strict=True):
@@ -145,10 +145,12 @@ class Bucket:
         words = _planes(
           lambda plane, leaf=leaf: self._words(leaf, plane), tally
         )
-        rows = -(-leaf.size // leaf.columns)
-        numbers = signs.decode(words, divisor, array.dtype, rows)
-        if leaf.size % leaf.columns:
-          numbers = numbers.reshape(-1)[: leaf.size]
+        if array.shape[-1] == leaf.columns:
+          rows = leaf.height
+          numbers = signs.decode(words, divisor, array.dtype, rows)
+        else:
+          numbers = signs.decode_vector(words, divisor, array.dtype)
+          numbers = numbers[: leaf.size]
       else:
         start = leaf.block * signs.BLOCK
         numbers = joint(array.dtype)[start : start + leaf.size]

@@ -403,6 +403,8 @@ def _group_size(
     target = _frontend(instruction, '_xla_megascale_target')
     return _largest(instruction, target.partition('x')[0])
   groups = attributes.get('replica_groups', '{}')
+  # In a mesh whose devices are not in order, they come before the axes.
+  groups += attributes.get('device_ids', '').partition(' ')[2]
   by_partition = 'channel_id' in attributes
   # A group lists replicas, partitions, or places in the whole program.
   if kind in ('all-to-all', 'ragged-all-to-all', 'collective-broadcast'):

@@ -9,6 +9,7 @@ import optax
 import pytest
 
 import signmomentum as sm
+from signmomentum import collectives
 
 pytestmark = pytest.mark.usefixtures('quick_compilation')
 
@@ -88,6 +89,28 @@ def test_a_worker_axis_of_two_mesh_axes(check):
     return tx.update(slope[0], tx.init(slope[0]))[0]
 
   assert float(jax.jit(run)(SLOPES)) == 1.0
+
+
+@pytest.mark.parametrize('name', AGGREGATORS)
+def test_a_worker_axis_of_two_mapped_axes(name):
+  tx, axes = getattr(sm, name)(('a', 'b')), ('a', 'b')
+
+  def run(slope):
+    return tx.update(slope, tx.init(slope))[0]
+
+  for axis in reversed(axes):
+    run = jax.vmap(run, out_axes=None, axis_name=axis)
+  assert float(run(SLOPES.reshape(2, 2))) == AGGREGATORS[name]
+
+
+def test_messages_come_in_the_order_of_workers():
+  def run(message):
+    return collectives.gather(message, ('a', 'b'))
+
+  for axis in ('b', 'a'):
+    run = jax.vmap(run, out_axes=None, axis_name=axis)
+  messages = jnp.arange(2 * 3 * 5).reshape(2, 3, 5)
+  np.testing.assert_array_equal(run(messages), messages.reshape(6, 5))
 
 
 @pytest.mark.parametrize('axis_type', [AXIS.Auto, AXIS.Explicit])

@@ -122,3 +122,40 @@ def test_state_lies_like_parameters_from_the_start(aggregation, kind):
   for _ in range(3):
     state, _ = step(state, jnp.ones(4))
   assert step._cache_size() == 1
+
+
+@pytest.mark.parametrize('kind', [AUTO, EXPLICIT])
+@pytest.mark.parametrize(
+  'name, bits',
+  [
+    ('mean in 16 bits', 32),
+    ('majority vote', 2 + 2 / 128),
+    ('shards', 33 + 1 / 128),
+    ('full shards', 64),
+  ],
+)
+def test_each_device_sends_its_piece(name, bits, kind):
+  workers = sm.Workers(4, _mesh(kind))
+  tx, params = AGGREGATORS[name](), jnp.ones((512, 256))
+  size = params.size
+  lie = jax.NamedSharding(workers.mesh, SPECS['rows'])
+  state = workers.init(tx, jax.device_put(params, lie))
+  lie = jax.NamedSharding(workers.mesh, jax.P(AXIS, *SPECS['rows']))
+  updates = jax.device_put(jnp.ones((4, *params.shape)), lie)
+
+  @workers.step
+  def step(state, update):
+    result, opt_state = tx.update(update, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, result)
+    return state.replace(params=params, opt_state=opt_state), ()
+
+  compiled = step.lower(state, updates).compile()
+  sent = 8 * sum(
+    collective.sent_bytes
+    for collective in sm.wire.collectives(compiled)
+    # others are within a worker; a short one is whether there are zeros
+    if collective.group_size == 4
+    and collective.bytes > 4
+    and not collective.conditional
+  )
+  np.testing.assert_allclose(sent / size, bits * 3 / 4 / 2, rtol=0.01)

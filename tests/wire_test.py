@@ -395,6 +395,7 @@ dynamic_slice_sizes={2}
     ("mesh['a'=2,'b'=4] {'b'}", 4),
     ("mesh['a'=2,'b'=4] {'a','b'}", 8),
     ("mesh['a'=2,'b'=4] {'b':(2)2}", 2),
+    ("mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'b'}", 4),
   ],
 )
 def test_ways_to_write_groups(groups, size):
