@@ -1,6 +1,7 @@
 """The research half of the repository: everything that is not the library.
 
-    config, errors      what to run: a file, its arguments, overrides
+    config, ranges,
+    errors              what to run: a file, its arguments, overrides
     tasks               what is learnt: a model, its loss and its data
     language, vision,
     answers             the tasks that there are
@@ -15,7 +16,7 @@
     progress, report,
     provenance,
     interrupts, faults,
-    memory              the run itself and what is left of it
+    memory, outputs     the run itself and what is left of it
     settings, outcomes,
     sweep               many runs: which, what is known of them, who makes them
     comparison,

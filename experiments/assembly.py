@@ -18,20 +18,12 @@ from experiments import (
   hosts,
   methods,
   plans,
+  ranges,
   rounds,
   tasks,
   updates,
 )
 import signmomentum as sm
-
-_LEAST = {
-  'workers': 1,
-  'batch_size': 1,
-  'micro_batches': 1,
-  'sync_every': 1,
-  'eval_limit': 1,
-  'seed': 0,
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +130,7 @@ def check(config: ml_collections.ConfigDict) -> None:
   Raises:
     UserError: for the first one.
   """
-  _require_least(config)
+  ranges.check(config)
   _require_whole_rounds(config)
   if config.batch_size % config.micro_batches:
     raise errors.UserError(
@@ -146,7 +138,6 @@ def check(config: ml_collections.ConfigDict) -> None:
       f' micro_batches={config.micro_batches} equal parts.'
     )
   optimizer(config, tasks.objective(config))
-  faults.get(config)
 
 
 def round_of(
@@ -169,27 +160,24 @@ def round_of(
 def optimizer(
   config: ml_collections.ConfigDict, objective: tasks.Objective
 ) -> optax.GradientTransformationExtraArgs:
-  """Returns the transformation of a config."""
+  """Returns the transformation of a config.
+
+  Raises:
+    UserError: for fields of the optimizer that are not its own, or too large or
+      too small.
+  """
   plan = plans.Plan(
     num_steps=config.num_steps,
     sync_every=config.sync_every,
     decay_mask=objective.decay_mask,
     seed=config.seed,
   )
-  return methods.build(config.method, config.optimizer, plan)
-
-
-def _require_least(config: ml_collections.ConfigDict) -> None:
-  if config.seed >= 2**32:
-    raise errors.UserError(
-      f'seed={config.seed} must be below 2**32: of larger ones random keys are'
-      ' not told apart.'
-    )
-  for field, least in _LEAST.items():
-    if config[field] < least:
-      raise errors.UserError(
-        f'{field}={config[field]} must be at least {least}.'
-      )
+  try:
+    return methods.build(config.method, config.optimizer, plan)
+  except errors.UserError:
+    raise
+  except ValueError as error:
+    raise errors.UserError(f'The config group optimizer: {error}') from error
 
 
 def _require_whole_rounds(config: ml_collections.ConfigDict) -> None:

@@ -39,13 +39,19 @@ from collections.abc import Iterator, Sequence
 import contextlib
 import dataclasses
 import json
-import pathlib
 from typing import Any, NamedTuple
 
 from absl import flags
 import jax
 
-from experiments import entry, errors, lion_steps, provenance, vote_parts
+from experiments import (
+  entry,
+  errors,
+  lion_steps,
+  outputs,
+  provenance,
+  vote_parts,
+)
 from experiments.models import decoder, gpt2
 
 _BYTES = 16  # of memory that a part and its copy need, for each parameter
@@ -153,6 +159,7 @@ def main(argv: Sequence[str]) -> None:
   """Measures, prints and writes, each time that something is measured."""
   entry.require_flags_only(argv)
   entry.quiet()
+  file = outputs.file(_JSON.value, '--json')
   device = _device(_PLATFORM.value)
   size = _size()
   figures = {
@@ -170,9 +177,8 @@ def main(argv: Sequence[str]) -> None:
       for _ in _stages(figures, size, device):
         peak = (device.memory_stats() or {}).get('peak_bytes_in_use')
         figures['peak_bytes'] = peak
-        if _JSON.value:
-          text = json.dumps(figures, indent=2) + '\n'
-          pathlib.Path(_JSON.value).write_text(text)
+        if file:
+          file.write_text(json.dumps(figures, indent=2) + '\n')
   finally:
     if figures['parts']:
       print(table(figures))

@@ -22,7 +22,6 @@ These figures have no noise. They change with the versions of JAX and libtpu.
 from collections.abc import Sequence
 from importlib import metadata
 import json
-import pathlib
 from typing import Any
 
 from absl import flags
@@ -30,7 +29,7 @@ import jax
 import numpy as np
 import optax
 
-from experiments import chips, entry, errors, hbm, provenance, updates
+from experiments import chips, entry, errors, hbm, outputs, provenance, updates
 from experiments.models import decoder, gpt2
 import signmomentum as sm
 
@@ -133,6 +132,7 @@ def main(argv: Sequence[str]) -> None:
   """Compiles, prints and writes."""
   entry.require_flags_only(argv)
   entry.quiet()
+  file = outputs.file(_JSON.value, '--json')
   chips.prepare()
   for name, given, known in (
     ('methods', _METHODS.value, METHODS),
@@ -149,11 +149,11 @@ def main(argv: Sequence[str]) -> None:
       figures.append(measure(method, topology))
       print(table(figures).splitlines()[-1], flush=True)
   print('\n' + table(figures))
-  if _JSON.value:
+  if file:
     versions = provenance.versions()
     versions['libtpu'] = metadata.version('libtpu')
     written = {'figures': figures, 'versions': versions}
-    pathlib.Path(_JSON.value).write_text(json.dumps(written, indent=2) + '\n')
+    file.write_text(json.dumps(written, indent=2) + '\n')
 
 
 if __name__ == '__main__':

@@ -19,13 +19,12 @@
 
 from collections.abc import Sequence
 import json
-import pathlib
 from typing import Any
 
 from absl import flags
 import jax
 
-from experiments import entry, provenance, vote_costs
+from experiments import entry, outputs, provenance, vote_costs
 from experiments.models import decoder, gpt2
 
 _PARAMETERS = flags.DEFINE_integer(
@@ -47,6 +46,7 @@ def main(argv: Sequence[str]) -> None:
   """Measures, prints and writes."""
   entry.require_flags_only(argv)
   entry.quiet()
+  file = outputs.file(_JSON.value, '--json')
   entry.set_cpu_devices('simulated', _WORKERS.value)
   figures: dict[str, Any] = {
     'parameters': _PARAMETERS.value,
@@ -70,8 +70,8 @@ def main(argv: Sequence[str]) -> None:
     'versions': provenance.versions(),
   }
   print(json.dumps(figures, indent=2))
-  if _JSON.value:
-    pathlib.Path(_JSON.value).write_text(json.dumps(figures, indent=2) + '\n')
+  if file:
+    file.write_text(json.dumps(figures, indent=2) + '\n')
 
 
 if __name__ == '__main__':

@@ -26,6 +26,7 @@ from experiments import (
   errors,
   exchanges,
   network,
+  outputs,
   processes,
   provenance,
   wire_pictures,
@@ -68,6 +69,7 @@ def main(argv: Sequence[str]) -> None:
   """Measures, prints, writes and draws."""
   entry.require_flags_only(argv)
   entry.quiet()
+  workdir = _WORKDIR.value and outputs.directory(_WORKDIR.value)
   jax.config.update('jax_platforms', 'cpu')
   jax.config.update('jax_num_cpu_devices', 2)  # of this process
   names = _names()
@@ -107,8 +109,8 @@ def main(argv: Sequence[str]) -> None:
       rows += wire_runs.measure(count, link, this)
     except processes.ProcessError as failure:
       sys.exit(f'error: {failure}')
-    if _WORKDIR.value:  # each time: what has been measured is not lost
-      _write(pathlib.Path(_WORKDIR.value), task, encoding, rows)
+    if workdir:  # each time: what has been measured is not lost
+      _write(workdir, task, encoding, rows)
   print(wire_results.table(rows))
   print()
   print(wire_results.verdict(rows, task.parameters, encoding))
@@ -120,7 +122,6 @@ def _write(
   encoding: dict[str, float],
   rows: Sequence[wire_results.Row],
 ) -> None:
-  workdir.mkdir(parents=True, exist_ok=True)
   facts: dict[str, Any] = {
     'parameters': task.parameters,
     'step_seconds': task.step_seconds,
@@ -133,8 +134,9 @@ def _write(
     f'"{name}": {json.dumps(_short(fact))},\n' for name, fact in facts.items()
   )
   lines = [json.dumps(_short(dataclasses.asdict(row))) for row in rows]
-  (workdir / 'results.json').write_text(
-    '{\n' + head + '"rows": [\n' + ',\n'.join(lines) + '\n]\n}\n'
+  outputs.write(
+    workdir / 'results.json',
+    '{\n' + head + '"rows": [\n' + ',\n'.join(lines) + '\n]\n}\n',
   )
   wire_pictures.draw(rows, task.parameters, encoding, workdir / 'wire.png')
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from experiments import entry, errors
+from experiments import entry, errors, outputs
 from experiments.finetuning import choices
 
 _WEIGHTS = flags.DEFINE_string(
@@ -40,13 +40,12 @@ def main(argv: Sequence[str]) -> None:
   paths = choices.sets(_TASK.value)
   if bool(_WEIGHTS.value) == bool(_WORKDIR.value):
     raise errors.UserError('Give either --weights or --workdir.')
+  output = outputs.file(_OUTPUT.value, '--output')
   if _WEIGHTS.value:
     model = choices.of_weights(_WEIGHTS.value, _DTYPE.value)
   else:
     model = choices.of_run(_WORKDIR.value)
-  choices.ask(
-    model, paths, _SHOTS.value, _SEED.value, _LIMIT.value, _OUTPUT.value
-  )
+  choices.ask(model, paths, _SHOTS.value, _SEED.value, _LIMIT.value, output)
 
 
 if __name__ == '__main__':

@@ -13,6 +13,9 @@ finished. It leaves results.md, results.json and pictures in the directory, of
 all that is finished there: a single row can be made anew by deleting its runs
 and naming its study and method. With --config, methods run at the learning rate
 of the config; nothing is tuned.
+
+Ctrl-C or SIGTERM stops it, with a checkpoint of each run that is being made; a
+second one ends these runs at once.
 """
 
 from collections.abc import Sequence
@@ -26,8 +29,10 @@ from experiments import (
   entry,
   errors,
   executors,
+  interrupts,
   methods,
   outcomes,
+  outputs,
   pictures,
   settings,
   sweep,
@@ -70,12 +75,13 @@ flags.mark_flags_as_mutual_exclusive(['sweep', 'config'], required=True)
 
 def main(overrides: Sequence[str]) -> None:
   """Reads the flags and compares."""
+  interrupts.end_commands()
   entry.quiet()
   # Devices are for the processes that train.
   jax.config.update('jax_platforms', 'cpu')
   plan = _sweep(overrides) if _SWEEP.value else [_study(overrides)]
   chosen = settings.choose(plan, _STUDIES.value, _METHODS.value)
-  entry.make_directory(_WORKDIR.value)
+  outputs.directory(_WORKDIR.value)
   results = outcomes.Results(plan, _WORKDIR.value)
 
   def publish():

@@ -6,7 +6,7 @@ import json
 import statistics
 from typing import Any
 
-from experiments import outcomes, provenance, report, settings
+from experiments import outcomes, outputs, provenance, report, settings
 
 _JSON, _MARKDOWN = 'results.json', 'results.md'
 # Columns of the measures that there are, and of what every run has.
@@ -92,13 +92,21 @@ def markdown(results: outcomes.Results) -> str:
 
 
 def write(results: outcomes.Results) -> None:
-  """Writes tables and JSON into the directory of the results."""
+  """Writes tables and JSON into the directory of the results.
+
+  Where no run has ended there is nothing to tell: what is there, stays.
+  """
+  text = markdown(results)
+  if not text:
+    return
   everything = {
     'studies': [_record(results, study) for study in results.sweep.values()]
   }
-  results.workdir.mkdir(parents=True, exist_ok=True)
-  (results.workdir / _MARKDOWN).write_text(markdown(results), encoding='utf-8')
-  (results.workdir / _JSON).write_text(json.dumps(everything, indent=1) + '\n')
+  outputs.directory(results.workdir)
+  outputs.write(results.workdir / _MARKDOWN, text)
+  outputs.write(
+    results.workdir / _JSON, json.dumps(everything, indent=1) + '\n'
+  )
 
 
 def _row(

@@ -20,7 +20,7 @@ from typing import Any
 from absl import app
 import ml_collections
 
-from experiments import errors
+from experiments import errors, outputs
 
 _BOOLS = {'true': True, 'false': False}
 
@@ -112,10 +112,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
 
 def save(config: ml_collections.ConfigDict, path: str | os.PathLike) -> None:
   """Writes a config as JSON, for the record and for `read`."""
-  path = pathlib.Path(path)
-  partial = path.with_name(f'{path.name}.{os.getpid()}.partial')
-  partial.write_text(config.to_json(indent=2) + '\n', encoding='utf-8')
-  os.replace(partial, path)
+  outputs.write(pathlib.Path(path), config.to_json(indent=2) + '\n')
 
 
 def read(path: str | os.PathLike) -> ml_collections.ConfigDict:

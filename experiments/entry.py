@@ -1,8 +1,6 @@
 """What entry points do first, before any device is used."""
 
 from collections.abc import Callable, Sequence
-import os
-import pathlib
 import sys
 from typing import Any
 
@@ -36,27 +34,6 @@ def require_flags_only(argv: Sequence[str]) -> None:
     raise errors.UserError(
       f'Not a flag: {" ".join(argv[1:])}. See --help for those there are.'
     )
-
-
-def make_directory(path: str | os.PathLike) -> pathlib.Path:
-  """Makes the directory of results: before minutes of work, not after.
-
-  Raises:
-    UserError: if it can't be made, or is no directory to write to.
-  """
-  path = pathlib.Path(path)
-  try:
-    path.mkdir(parents=True, exist_ok=True)
-  except OSError as error:
-    raise errors.UserError(
-      f'Cannot make the directory {path}: {error.strerror}. Name another with'
-      ' --workdir.'
-    ) from error
-  if not os.access(path, os.W_OK):
-    raise errors.UserError(
-      f'Cannot write to {path}. Name another directory with --workdir.'
-    )
-  return path
 
 
 def quiet() -> None:

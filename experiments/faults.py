@@ -16,8 +16,6 @@ import jax
 import jax.numpy as jnp
 import ml_collections
 
-from experiments import errors
-
 
 class Faults(NamedTuple):
   """What goes wrong in a run; nothing by default.
@@ -52,19 +50,5 @@ NONE = Faults()
 
 
 def get(config: ml_collections.ConfigDict) -> Faults:
-  """Returns the faults of a config.
-
-  Raises:
-    UserError: if a number makes no sense.
-  """
-  if not 0 < config.presence <= 1:
-    raise errors.UserError(
-      f'presence={config.presence} must be a probability above 0: how often a'
-      ' worker takes part; 1.0 is always.'
-    )
-  if not 0 <= config.adversaries <= config.workers:
-    raise errors.UserError(
-      f'adversaries={config.adversaries} must be from 0 to'
-      f' workers={config.workers}.'
-    )
+  """Returns the faults of a config, whose numbers `ranges` has checked."""
   return Faults(config.presence, config.adversaries)

@@ -15,7 +15,6 @@ something does not fit.
 
 from collections.abc import Sequence
 import json
-import pathlib
 import sys
 import time
 from typing import Any
@@ -30,6 +29,7 @@ from experiments import (
   config,
   entry,
   memory,
+  outputs,
   plans,
   provenance,
 )
@@ -119,8 +119,7 @@ def _shown(count: int | None, otherwise: str) -> str:
 def main(overrides: Sequence[str]) -> None:
   """Compiles, prints and writes."""
   entry.quiet()
-  if _JSON.value:
-    entry.make_directory(pathlib.Path(_JSON.value).parent)
+  file = outputs.file(_JSON.value, '--json')
   if _TOPOLOGIES.value:
     chips.prepare()
   print(
@@ -133,9 +132,9 @@ def main(overrides: Sequence[str]) -> None:
     for spec in _CONFIG.value:
       found.append(measure(spec, overrides, topology))
       print(line(found[-1]), flush=True)
-  if _JSON.value:
+  if file:
     written = {'figures': found, 'versions': provenance.versions()}
-    pathlib.Path(_JSON.value).write_text(json.dumps(written, indent=2) + '\n')
+    file.write_text(json.dumps(written, indent=2) + '\n')
   if not all(figures['fits'] for figures in found):
     sys.exit(1)
 

@@ -7,6 +7,9 @@ Compiling does not hold it up, nor does waiting for other processes: what does
 is a process that is stopped, or that never comes back from a system call or
 from a library that keeps the interpreter to itself.
 
+What MODULE says as it exits, in the manner of `sys.exit('why')`, is also kept
+in a file beside FILE, with the suffix of `WORDS`, once it has been shown.
+
 The process ends with its parent, whose id is PARENT, however that ends.
 """
 
@@ -19,6 +22,7 @@ import sys
 import threading
 import time
 
+WORDS = '.words'
 _PERIOD = 1.0  # seconds
 _PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 
@@ -31,7 +35,14 @@ def main() -> None:
     target=_beat, args=(pathlib.Path(file), int(parent)), daemon=True
   ).start()
   sys.argv = [module, *arguments]
-  runpy.run_module(module, run_name='__main__', alter_sys=True)
+  try:
+    runpy.run_module(module, run_name='__main__', alter_sys=True)
+  except SystemExit as end:
+    if not isinstance(end.code, str):
+      raise
+    print(end.code, file=sys.stderr, flush=True)
+    pathlib.Path(file).with_suffix(WORDS).write_text(end.code, encoding='utf-8')
+    sys.exit(1)
 
 
 def _beat(file: pathlib.Path, parent: int) -> None:

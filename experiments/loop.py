@@ -29,6 +29,10 @@ from experiments import (
 )
 import signmomentum as sm
 
+_STOPPING = (
+  'Stopping after this round, with a checkpoint. Once more: stop now, without.'
+)
+
 
 def train(
   config: ml_collections.ConfigDict,
@@ -40,7 +44,8 @@ def train(
 
   SIGTERM and SIGINT end it with a checkpoint, after the round that is being
   computed; one of several processes is enough, and a few rounds later all of
-  them know. A run that is finished shows its table again.
+  them know. A second signal acts as it always did. A run that is finished shows
+  its table again.
 
   Args:
     config: the experiment.
@@ -64,7 +69,7 @@ def train(
     provenance.record(config, workdir)
   summary = report.load(workdir)
   if summary is None:
-    with interrupts.listening() as wish:
+    with interrupts.listening(_STOPPING if hosts.first() else '') as wish:
       end = min(config.num_steps, stop_at_step or config.num_steps)
       summary = _train(config, workdir, team, end, wish)
   if summary is not None:

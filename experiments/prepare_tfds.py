@@ -4,8 +4,8 @@
 
 Some sets are made with TensorFlow, CIFAR-10 and ImageNet among them: for this
 command alone it must be installed (`pip install tensorflow-cpu`, best in an
-environment of its own). The archives of ImageNet must be downloaded by hand,
-to DATA_DIR/downloads/manual.
+environment of its own); without it nothing is downloaded. The archives of
+ImageNet must be downloaded by hand, to DATA_DIR/downloads/manual.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """Local processes that end together: when one fails, all are ended.
 
 The first one shows what it prints. What the others print is kept in files, and
-the end of it is shown if they fail.
+the end of it is shown if they fail, unless the first has shown the same.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 
-from experiments import processors
+from experiments import heartbeat, processors
 
 SILENCE = 30.0  # seconds
 _GRACE = 5.0  # seconds between asking a process to end and ending it
@@ -71,15 +71,22 @@ def run(processes: Sequence[Process], silence: float = SILENCE) -> None:
       zip(processes, shares, strict=True)
     ):
       children.append(_Child(process, index, share, folder))
-    while any(child.running() for child in children):
+    running = True
+    while running:
+      # In this order: those that have ended since the last look count, too.
+      running = any(child.running() for child in children)
       failed = [child for child in children if child.failure(silence)]
       if failed:
         # Those killed from outside first: what they take with them fails next.
         cause = min(failed, key=lambda child: not child.killed())
+        why = cause.failure(silence)
+        _end(children)
+        # A mistake in a command is found, and told, by all of them.
+        told = cause.words() and cause.words() == children[0].words()
         raise ProcessError(
           f'process {cause.index} of {len(children)} (0 to'
-          f' {len(children) - 1}) {cause.failure(silence)}; all others have'
-          f' been ended.{cause.tail()}'
+          f' {len(children) - 1}) {why}; all others have been ended.'
+          f'{"" if told else cause.tail()}'
         )
       time.sleep(_POLL)
   shutil.rmtree(folder)
@@ -144,6 +151,11 @@ class _Child:
     if seconds < limit:
       return None
     return f'gave no sign of life for {seconds:.0f} s (stopped, or hangs)'
+
+  def words(self) -> str:
+    """What it said as it exited, as far as it has been shown."""
+    path = self._heartbeat.with_suffix(heartbeat.WORDS)
+    return path.read_text(encoding='utf-8') if path.exists() else ''
 
   def tail(self) -> str:
     """The end of what it printed, if that has not been shown."""

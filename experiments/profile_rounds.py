@@ -38,6 +38,7 @@ from experiments import (
   config,
   entry,
   executors,
+  outputs,
   provenance,
   traces,
   turns,
@@ -156,10 +157,9 @@ def main(overrides: Sequence[str]) -> None:
   entry.quiet()
   entry.set_cpu_devices(_WORKERS.value, experiment.workers, _CPU_DEVICES.value)
   assembly.check(experiment)
+  workdir = outputs.directory(_WORKDIR.value)
   team = executors.get(_WORKERS.value, experiment.workers)
   run = assembly.build(experiment, team)
-  workdir = pathlib.Path(_WORKDIR.value)
-  workdir.mkdir(parents=True, exist_ok=True)
   folder = workdir / 'trace' if _TRACE.value else None
   figures = {
     'method': experiment.method,

@@ -12,7 +12,7 @@ import jax
 import ml_collections
 
 from experiments import config as config_lib
-from experiments import entry, errors
+from experiments import errors, outputs
 
 CONFIG = 'config.json'
 VERSIONS = 'versions.json'
@@ -47,7 +47,7 @@ def record(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
     UserError: if the directory cannot be made, or has a run with another
       config; the message names the fields that differ.
   """
-  entry.make_directory(workdir)
+  outputs.directory(workdir)
   path = workdir / CONFIG
   if path.exists():
     _require_equal(config, config_lib.read(path), workdir)
@@ -57,7 +57,7 @@ def record(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
   this = versions() | {'seed': config.seed}
   if this not in calls:
     text = json.dumps([*calls, this], indent=2) + '\n'
-    (workdir / VERSIONS).write_text(text)
+    outputs.write(workdir / VERSIONS, text)
 
 
 def recorded(workdir: pathlib.Path) -> list[dict[str, Any]]:

@@ -8,7 +8,8 @@ second, one with both on 110.)
 A terminal sends Ctrl-C to all processes, `kill` sends a signal to one. In both
 cases the children are to write their checkpoints, once: they do not listen to
 SIGINT before they train, `loop.train` takes the first as a wish to stop, and
-after that they ignore it. So the parent can send it as often as it likes.
+after that they ignore it. So the parent can send it as often as it likes. What
+comes to the parent a second time ends the children by force.
 """
 
 from collections.abc import Callable, Collection
@@ -21,9 +22,11 @@ import os
 import pathlib
 import signal
 import sys
+import threading
 from typing import Any
 
 import ml_collections
+import tqdm
 
 from experiments import (
   entry,
@@ -31,6 +34,7 @@ from experiments import (
   interrupts,
   loop,
   outcomes,
+  outputs,
   processors,
   report,
   settings,
@@ -38,6 +42,7 @@ from experiments import (
 
 _LOG = 'train.log'
 _SECONDS_BETWEEN_LOOKS = 1.0
+_STOPPING = 'Stopping: the runs write checkpoints.'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +72,10 @@ def train(task: Task) -> None:
   """
   processors.pin(os.getpid(), task.processors)
   os.environ |= processors.environment(task.processors)
-  task.folder.mkdir(parents=True, exist_ok=True)
+  # Of the system's, which it has by default, something would be left behind if
+  # the process is killed, and be complained of.
+  tqdm.tqdm.set_lock(threading.RLock())
+  outputs.directory(task.folder)
   _print_into(task.folder / _LOG)
   entry.quiet()
   entry.set_cpu_devices(task.workers, task.config.workers, task.cpu_devices)
@@ -81,7 +89,8 @@ def train(task: Task) -> None:
 class Crew:
   """Makes a few runs at a time; use it in a `with` statement, once.
 
-  Leaving it ends the runs that are being made, each with a checkpoint.
+  Leaving it ends the runs that are being made, each with a checkpoint unless
+  they are killed.
 
   Args:
     jobs: how many runs to make at a time.
@@ -89,6 +98,10 @@ class Crew:
     cpu_devices: how many virtual devices the CPU shall be, None: as needed.
     make: what makes a run.
     pool: where, by default in new processes.
+
+  Attributes:
+    jobs: as above.
+    killed: whether its processes have been.
   """
 
   def __init__(
@@ -100,6 +113,7 @@ class Crew:
     pool: futures.Executor | None = None,
   ):
     self.jobs = jobs
+    self.killed = False
     self._how = {'workers': workers, 'cpu_devices': cpu_devices}
     self._make = make
     self._pool = pool or futures.ProcessPoolExecutor(
@@ -125,6 +139,12 @@ class Crew:
       for future in self._done():
         del self._busy[future]
     self._pool.shutdown()
+
+  def kill(self) -> None:
+    """Ends what is being made by force, as far as it is in new processes."""
+    self.killed = True
+    for child in multiprocessing.active_children():
+      child.kill()
 
   def runs(self) -> list[settings.Run]:
     """What is being made."""
@@ -162,6 +182,8 @@ class Crew:
       try:
         future.result()
       except futures.BrokenExecutor as error:
+        if self.killed:
+          continue
         raise errors.UserError(
           f'The process of {run} or of one beside it was ended by force; was'
           f' there too little memory? See {task.folder / _LOG}. The same'
@@ -184,7 +206,8 @@ def run(
 ) -> bool:
   """Makes the runs that are missing.
 
-  SIGTERM and SIGINT end it, with a checkpoint of each run that is being made.
+  SIGTERM and SIGINT end it, with a checkpoint of each run that is being made; a
+  second one without.
 
   Args:
     results: what is known.
@@ -201,7 +224,8 @@ def run(
   left = results.left(chosen)
   print(f'Runs to make: at least {sum(left.values())}; {crew.jobs} at a time.')
   stopped = False
-  with interrupts.listening() as wish, crew:
+  said = f'{_STOPPING} Once more: end them now, without.'
+  with interrupts.listening(said, crew.kill) as wish, crew:
     while not (stopped or wish.signal):
       if crew.idle():
         _start(results, chosen, crew)
@@ -213,12 +237,14 @@ def run(
         stopped |= results.outcome(item) is None
         if any(before[name] and not left[name] for name in left):
           publish()
-    if crew.runs():
-      print('Stopping: the runs write checkpoints.', flush=True)
-  publish()
+    if crew.runs() and not wish.signal:
+      print(_STOPPING, flush=True)
+  if not crew.killed:
+    publish()
   if stopped or wish.signal:
     by = f' by {wish.signal}' if wish.signal else ''
-    print(f'Stopped{by}. The same command goes on.')
+    how = ', at once' if crew.killed else ''
+    print(f'Stopped{by}{how}. The same command goes on.')
   return not (stopped or wish.signal)
 
 

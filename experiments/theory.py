@@ -59,7 +59,7 @@ import time
 
 from absl import flags
 
-from experiments import entry, provenance, rates, studies
+from experiments import entry, outputs, provenance, rates, studies
 
 _WORKDIR = flags.DEFINE_string(
   'workdir', None, 'Directory of the results.', required=True
@@ -74,7 +74,7 @@ def main(argv: Sequence[str]) -> None:
   """Measures, prints and writes."""
   entry.require_flags_only(argv)
   entry.quiet()
-  entry.make_directory(_WORKDIR.value)
+  outputs.directory(_WORKDIR.value)
   scale = studies.QUICK if _QUICK.value else studies.FULL
   began = time.perf_counter()
   panels = studies.measure(scale, _SEED.value)

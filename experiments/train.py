@@ -7,7 +7,8 @@ r"""Trains a model.
       --config.num_steps=2400 --config.optimizer.learning_rate=1e-3
 
 The same command again goes on where the run stopped: at a checkpoint, after
-SIGTERM or Ctrl-C (then the exit code is 0), or at --stop_at_step.
+SIGTERM or Ctrl-C (then the exit code is 0), or at --stop_at_step. A second
+SIGTERM or Ctrl-C ends it at once.
 
 With --workers=devices --distributed it is one of many processes: see
 `experiments.launch` for those of one machine, `experiments/clusters` for more.
@@ -17,7 +18,7 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from experiments import config, entry, executors, hosts, loop
+from experiments import config, entry, executors, hosts, interrupts, loop
 
 _CONFIG = flags.DEFINE_string(
   'config',
@@ -54,6 +55,7 @@ _STOP_AT_STEP = flags.DEFINE_integer(
 
 def main(overrides: Sequence[str]) -> None:
   """Reads the flags and trains."""
+  interrupts.end_commands()
   experiment = config.load(_CONFIG.value, overrides)
   entry.quiet()
   entry.set_cpu_devices(_WORKERS.value, experiment.workers, _CPU_DEVICES.value)

@@ -7,30 +7,24 @@ from experiments import config as config_lib
 from tests import tiny
 
 
-@pytest.mark.parametrize(
-  'field, value',
-  [
-    ('workers', 0),
-    ('batch_size', 0),
-    ('micro_batches', 0),
-    ('sync_every', 0),
-    ('eval_limit', 0),
-    ('seed', -1),
-  ],
-)
-def test_numbers_that_are_too_small(field, value):
-  with pytest.raises(errors.UserError, match=f'{field}={value} must be at le'):
-    assembly.check(tiny.load({field: value}))
-
-
 def test_a_batch_has_equal_parts():
   with pytest.raises(errors.UserError, match='batch_size=2 cannot be cut into'):
     assembly.check(tiny.load({'micro_batches': 3}))
 
 
-def test_seeds_that_random_keys_do_not_tell_apart():
-  with pytest.raises(errors.UserError, match='must be below 2'):
-    assembly.check(tiny.load({'seed': 2**32}))
+@pytest.mark.parametrize(
+  'method, field, value',
+  [
+    ('adamw_quantized', 'bits', 3),
+    ('deep_gradient_compression', 'density_warmup_steps', 1),
+  ],
+)
+def test_what_the_library_refuses_is_a_mistake_in_the_config(
+  method, field, value
+):
+  config = tiny.load({f'optimizer.{field}': value}, method=method)
+  with pytest.raises(errors.UserError, match='The config group optimizer: .*'):
+    assembly.check(config)
 
 
 def test_a_path_that_would_be_ignored():

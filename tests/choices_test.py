@@ -14,7 +14,7 @@ import experiments
 from experiments import config, errors, loop, tasks
 from experiments.finetuning import choices, trained, vocabularies, weights
 from experiments.models import decoder, llama
-from tests import questions_test, vocabularies_test
+from tests import hugging_face, questions_test, vocabularies_test
 
 ROOT = pathlib.Path(experiments.__file__).parent.parent
 
@@ -41,7 +41,7 @@ def _with_weights(folder):
 
 def test_of_weights(tmp_path, capsys):
   _with_weights(tmp_path / 'weights')
-  output = tmp_path / 'out' / 'choices.json'
+  output = tmp_path / 'choices.json'
   paths = {'piqa': _piqa(tmp_path / 'piqa')}
   model = choices.of_weights(tmp_path / 'weights', 'float32')
   result = choices.ask(model, paths, 1, 0, 3, output)['piqa']
@@ -88,6 +88,32 @@ def test_of_a_run_and_of_its_export(tmp_path, monkeypatch, capsys):
   start = decoder.stack(weights.load(begin, model))
   moved = jax.tree.map(lambda a, b: jnp.abs(a - b).max(), again.params, start)
   assert 0 < max(jax.tree.leaves(moved)) <= 2.1e-3
+  _export_without_what_it_began_with(tmp_path, begin, monkeypatch)
+
+
+def _export_without_what_it_began_with(folder, begin, monkeypatch):
+  """The weights that a run began with are somewhere else when it is over."""
+  elsewhere = begin.rename(folder / 'elsewhere')
+  with monkeypatch.context() as patch:
+    patch.setattr(trained, 'load', None)  # which would have to be called
+    with pytest.raises(errors.UserError, match=f'{begin}, .*--model_path=DIR'):
+      trained.export(folder / 'run', folder / 'new')
+    other = folder / 'other'
+    other.mkdir()
+    (other / 'config.json').write_text(json.dumps(hugging_face.LLAMA))
+    with pytest.raises(errors.UserError, match='not the one of'):
+      trained.export(folder / 'run', folder / 'new', other)
+  assert not (folder / 'new').exists()
+  experiment = config.read(folder / 'run' / 'config.json')
+  with pytest.raises(errors.UserError, match=f'{begin}, which is not there'):
+    trained.tokenizer(experiment)
+  trained.export(folder / 'run', folder / 'new', elsewhere)
+  same = (folder / 'exported').iterdir()
+  assert {p.name: p.read_bytes() for p in (folder / 'new').iterdir()} == {
+    p.name: p.read_bytes() for p in same
+  }
+  trained.export(folder / 'run', folder / 'without', '')
+  assert not (folder / 'without' / 'tokenizer.json').exists()
 
 
 def test_what_has_no_room_is_said(tmp_path, capsys):

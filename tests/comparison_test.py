@@ -138,6 +138,18 @@ def test_the_edge_of_the_grid_is_told(tmp_path):
   assert '| 0.000125 | 4.000 | 24 | 60 | best rate at the edge' in text
 
 
+def test_without_any_run_nothing_is_written(tmp_path):
+  results = outcomes.Results([MAIN], tmp_path / 'new')
+  comparison.write(results)
+  assert not results.workdir.exists()
+  results.workdir.mkdir()
+  (results.workdir / 'results.md').write_text('of an earlier one')
+  comparison.write(results)
+  assert [path.read_text() for path in results.workdir.iterdir()] == [
+    'of an earlier one'
+  ]
+
+
 def test_unfinished_tuning_is_told(tmp_path):
   study = fake_runs.study(tuned=True)
   results = outcomes.Results([study], tmp_path)

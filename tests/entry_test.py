@@ -6,16 +6,6 @@ import pytest
 from experiments import entry, errors
 
 
-def test_directory_of_results(tmp_path):
-  made = entry.make_directory(tmp_path / 'a' / 'b')
-  assert made.is_dir()
-  assert entry.make_directory(str(made)) == made
-  (tmp_path / 'file').write_text('')
-  for path in (tmp_path / 'file', tmp_path / 'file' / 'below'):
-    with pytest.raises(errors.UserError, match=f'{path}: .*--workdir'):
-      entry.make_directory(path)
-
-
 def test_only_flags():
   entry.require_flags_only(['command'])
   with pytest.raises(errors.UserError, match='Not a flag: quick 3.*--help'):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import shutil
+import signal
 
 import jax
 import jax.numpy as jnp
@@ -106,6 +107,19 @@ def test_a_run_in_pieces_is_the_whole_run(method, tmp_path):
     strict=True,
   ):
     np.testing.assert_array_equal(a, b)
+
+
+def test_a_signal_is_answered_at_once(tmp_path, monkeypatch, capsys):
+  def stopped(config, workdir, team, end, wish):
+    signal.raise_signal(signal.SIGINT)
+    assert wish.signal == 'SIGINT'
+
+  monkeypatch.setattr(loop, '_train', stopped)
+  assert loop.train(_config(), tmp_path) is None
+  assert capsys.readouterr().err == (
+    'Stopping after this round, with a checkpoint. Once more: stop now,'
+    ' without.\n'
+  )
 
 
 def test_after_a_crash_the_log_has_each_step_once(tmp_path):

@@ -17,7 +17,7 @@ from experiments import processes
 SECONDS = 60
 # What a test's jobs do, by their names.
 JOBS = """
-import os, pathlib, signal, sys, time
+import atexit, os, pathlib, signal, sys, time
 name, folder = sys.argv[1], pathlib.Path(sys.argv[2])
 (folder / f'{os.getpid()}.pid').touch()
 
@@ -45,6 +45,14 @@ elif name == 'killed':
   os.kill(os.getpid(), signal.SIGKILL)
 elif name == 'stopped':
   os.kill(os.getpid(), signal.SIGSTOP)
+elif name == 'says':
+  # It has been said before this, and the process stays until it is ended.
+  atexit.register(lambda: ((folder / 'said').touch(), time.sleep(600)))
+  sys.exit('error: the mistake')
+elif name.startswith('agrees'):
+  while not (folder / 'said').exists():
+    time.sleep(0.01)
+  sys.exit('error: the mistake' + name.removeprefix('agrees'))
 elif name == 'computes':
   end = time.monotonic() + 5
   while time.monotonic() < end:
@@ -117,6 +125,22 @@ def test_the_one_that_fails_is_named_and_none_is_left(
   with pytest.raises(processes.ProcessError, match=named):
     processes.run(jobs(*names.split()), silence=3)
   _assert_all_gone(tmp_path, 3)
+
+
+def test_all_may_fail_between_two_looks(jobs, monkeypatch):
+  monkeypatch.setattr(processes, '_POLL', 1.0)
+  with pytest.raises(processes.ProcessError, match='exit code 3'):
+    processes.run(jobs('fails', 'fails', 'fails'))
+
+
+@pytest.mark.parametrize('name, shown', [('agrees', 1), ('agrees_not', 2)])
+def test_a_mistake_that_all_find_is_shown_once(name, shown, jobs, capfd):
+  with pytest.raises(
+    processes.ProcessError, match='1 of 2 .* code 1'
+  ) as caught:
+    processes.run(jobs('says', name))
+  said = capfd.readouterr().err + str(caught.value)
+  assert said.count('error: the mistake') == shown
 
 
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])

@@ -3,6 +3,7 @@
 from concurrent import futures
 from concurrent.futures import process
 import json
+import multiprocessing
 import os
 import pathlib
 import signal
@@ -174,6 +175,45 @@ def test_a_signal_stops_all(number, tmp_path, capsys):
   assert not _run(tmp_path, fake)
   assert len(fake.tasks) == 1
   assert f'Stopped by {number.name}.' in capsys.readouterr().out
+
+
+def _stubborn(task):
+  """A run that has other things to do than to write a checkpoint."""
+  (task.folder / 'begun').touch()
+  time.sleep(SECONDS)
+
+
+def test_a_second_signal_ends_the_runs_by_force(tmp_path, capsys):
+  """In real processes: one that is asked to stop, and does not."""
+  published = []
+  results = outcomes.Results([MAIN, OTHER], tmp_path)
+  (run, *_) = results.next(EVERYTHING)
+  results.folder(run).mkdir(parents=True)
+  crew = sweep.Crew(make=_stubborn)
+
+  def press_twice():
+    begun = results.folder(run) / 'begun'
+    while not begun.exists():
+      time.sleep(0.05)
+    for _ in range(2):
+      os.kill(os.getpid(), signal.SIGINT)
+      time.sleep(1.5 * sweep._SECONDS_BETWEEN_LOOKS)
+
+  presses = threading.Thread(target=press_twice, daemon=True)
+  presses.start()
+  began = time.monotonic()
+  try:
+    ended = sweep.run(results, EVERYTHING, lambda: published.append(1), crew)
+  except KeyboardInterrupt:
+    pytest.fail('the second signal was not heard')
+  presses.join()
+  assert not ended
+  assert time.monotonic() - began < SECONDS / 2
+  assert multiprocessing.active_children() == []
+  assert published == []
+  out, err = capsys.readouterr()
+  assert 'Stopped by SIGINT, at once. The same command goes on.' in out
+  assert err.count('Once more: end them now, without.') == 1
 
 
 def test_a_line_for_each_run_and_the_time_left(tmp_path, capsys):

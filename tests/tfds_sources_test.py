@@ -299,6 +299,29 @@ def test_prepare_fails(tmp_path, monkeypatch, fault, message):
     tfds_sources.prepare('tiny_images', str(tmp_path))
 
 
+@pytest.mark.parametrize('name', ['cifar10', 'imagenet2012', 'c4/en'])
+def test_a_missing_package_is_told_before_the_download(
+  name, tmp_path, monkeypatch
+):
+  def download(self):
+    raise AssertionError('it downloads')
+
+  monkeypatch.setattr(
+    tfds.core.DatasetBuilder, 'download_and_prepare', download
+  )
+  monkeypatch.setitem(sys.modules, 'tensorflow', None)
+  message = r'not installed \(.*tensorflow.*pip install tensorflow-cpu'
+  with pytest.raises(errors.UserError, match=message):
+    tfds_sources.prepare(name, str(tmp_path))
+  assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+  (tmp_path / 'file').write_text('in the way')
+  with pytest.raises(errors.UserError, match='Cannot make .*--data_dir'):
+    tfds_sources.prepare('tiny_images', str(tmp_path / 'file' / 'tfds'))
+
+
 def test_prepare(data_dir):
   line = tfds_sources.prepare('tiny_images', data_dir)
   assert line.startswith('tiny_images/1.0.0 in ')

@@ -89,6 +89,34 @@ def test_sigterm_saves_and_the_same_command_goes_on(tmp_path):
   assert measures[0] == measures[1]
 
 
+def test_ctrl_c_while_it_compiles(tmp_path):
+  """Is heard at once, and ends the process when it comes again."""
+  with subprocess.Popen(
+    _command('train', f'--workdir={tmp_path}'),
+    cwd=ROOT,
+    env=ENVIRONMENT
+    | {'PYTHONUNBUFFERED': '1', 'JAX_DISABLE_MOST_OPTIMIZATIONS': '1'},
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+  ) as process:
+    try:
+      for line in process.stdout:
+        if line.startswith('Compiling'):
+          break
+      process.send_signal(signal.SIGINT)
+      assert process.stderr.readline() == (
+        'Stopping after this round, with a checkpoint. Once more: stop now,'
+        ' without.\n'
+      )
+      process.send_signal(signal.SIGINT)
+      out, err = process.communicate(timeout=SECONDS)
+    finally:
+      process.kill()
+  assert process.returncode == 128 + signal.SIGINT
+  assert out + err == ''
+
+
 def test_devices_of_the_cpu(tmp_path):
   done = _call(
     _command(

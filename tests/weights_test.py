@@ -255,6 +255,12 @@ def test_saving_leaves_a_model_alone(tmp_path):
     weights.save(params, config, tmp_path)
 
 
+def test_saving_where_nothing_can_be(tmp_path):
+  (tmp_path / 'file').write_text('in the way')
+  with pytest.raises(errors.UserError, match='Cannot make .*--output'):
+    weights.save({}, llama.size('tiny'), tmp_path / 'file' / 'weights')
+
+
 @pytest.mark.skipif(
   not all(map(importlib.util.find_spec, ['torch', 'transformers'])),
   reason='needs torch (of gigabytes) and transformers: pip install both',

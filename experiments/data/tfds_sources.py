@@ -19,8 +19,8 @@ from typing import Any
 from absl import logging
 import numpy as np
 
-from experiments import errors
-from experiments.data import augmentation
+from experiments import errors, outputs
+from experiments.data import augmentation, tfds_packages
 
 # What is held out: the first of these that a set has.
 _VALIDATION = ('validation', 'test')
@@ -195,16 +195,18 @@ def prepare(name: str, data_dir: str = '') -> str:
     What there is now, in a line.
 
   Raises:
-    UserError: if TensorFlow is needed and missing, or the download fails.
+    UserError: if TensorFlow is needed and missing, the folder cannot be made,
+      or the download fails.
   """
   found = _builder(name, data_dir, file_format='array_record')
+  if not found.is_prepared():
+    if missing := tfds_packages.missing(found):
+      raise _lacks(name, ', '.join(missing))
+    outputs.directory(found.data_path.parent, '--data_dir')
   try:
     found.download_and_prepare()
   except ImportError as error:
-    raise errors.UserError(
-      f'TFDS makes {name} with a package that is not installed ({error}). If '
-      'it is TensorFlow: pip install tensorflow-cpu, for this command alone.'
-    ) from error
+    raise _lacks(name, str(error)) from error
   except (OSError, AssertionError) as error:
     # No network, or archives that have to be downloaded by hand.
     raise errors.UserError(f'{name} was not prepared: {error}') from error
@@ -212,6 +214,13 @@ def prepare(name: str, data_dir: str = '') -> str:
     f'{split} {info.num_examples}' for split, info in found.info.splits.items()
   )
   return f'{found.info.full_name} in {found.data_path}: {sizes}'
+
+
+def _lacks(name: str, what: str) -> errors.UserError:
+  return errors.UserError(
+    f'TFDS makes {name} with a package that is not installed ({what}). If '
+    'it is TensorFlow: pip install tensorflow-cpu, for this command alone.'
+  )
 
 
 def _prepare_command(name: str, data_dir: str) -> str:

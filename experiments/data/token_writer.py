@@ -10,7 +10,7 @@ from typing import Any
 
 import tqdm
 
-from experiments import errors
+from experiments import errors, outputs
 from experiments.data import documents, token_files, tokenizers
 
 # Documents are encoded in batches of about so many characters.
@@ -40,14 +40,16 @@ def make(
   """
   vocabulary = tokenizers.get(tokenizer)
   folder = pathlib.Path(out)
-  _require_free(folder, source.name, tokenizer, overwrite)
+  outputs.directory(folder, '--out')
   try:
-    folder.mkdir(parents=True, exist_ok=True)
+    _require_free(folder, source.name, tokenizer, overwrite)
     with tempfile.TemporaryDirectory(prefix='.partial-', dir=folder) as partial:
       meta = _write(source, vocabulary, pathlib.Path(partial))
       _publish(pathlib.Path(partial), folder, meta, overwrite)
   except OSError as error:
-    raise errors.UserError(f'Cannot write to {folder}: {error}.') from error
+    raise errors.UserError(
+      f'Cannot write to {folder}: {error}. Name another folder with --out.'
+    ) from error
   finally:
     if folder.is_dir() and not any(folder.iterdir()):
       folder.rmdir()
@@ -56,7 +58,7 @@ def make(
 
 def _require_free(folder, source, tokenizer, overwrite) -> None:
   """Refuses before the work what would be refused after it."""
-  if overwrite or not folder.is_dir():
+  if overwrite:
     return
   meta = token_files.read_meta(folder)
   made_from = meta and (meta['source'], meta['tokenizer'])

@@ -7,7 +7,7 @@ import os
 import pathlib
 from typing import Any
 
-from experiments import entry, errors, provenance
+from experiments import errors, provenance
 from experiments.finetuning import (
   multiple_choice,
   questions,
@@ -87,15 +87,13 @@ def ask(
     shots: examples before each question.
     seed: of their draw.
     limit: take only the first questions, so many; all if None.
-    output: the file to write.
+    output: the file to write, in a directory that is there.
 
   Raises:
     UserError: for sets that are not there, or too small.
   """
   # All of them before minutes of work, not after.
   loaded = {name: questions.load(name, path) for name, path in paths.items()}
-  output = pathlib.Path(output)
-  entry.make_directory(output.parent)
   print(_HEADER)
   results = {}
   for name, (evaluated, examples) in loaded.items():
@@ -126,7 +124,7 @@ def ask(
     },
     'versions': provenance.versions(),
   }
-  output.write_text(json.dumps(record, indent=2) + '\n')
+  pathlib.Path(output).write_text(json.dumps(record, indent=2) + '\n')
   return results
 
 

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import errors
+from experiments import errors, outputs
 from experiments.finetuning import (
   architectures,
   safetensors_files,
@@ -81,6 +81,28 @@ def load(
   return params
 
 
+def require_room(
+  config: decoder.DecoderConfig, folder: str | os.PathLike
+) -> pathlib.Path:
+  """Sees that `save` can write a model, and makes the folder.
+
+  Args:
+    config: the model.
+    folder: of the weights.
+
+  Raises:
+    UserError: if the folder can't be made, or has a model already, or for a
+      model that is neither GPT-2 nor LLaMA.
+  """
+  architectures.kind(config)
+  folder = outputs.directory(folder, '--output')
+  if (folder / architectures.CONFIG).exists():
+    raise errors.UserError(
+      f'{folder} has a model already. Name another folder for the weights.'
+    )
+  return folder
+
+
 def save(
   params: dict[str, Any],
   config: decoder.DecoderConfig,
@@ -99,16 +121,10 @@ def save(
       and its ids from; empty: none.
 
   Raises:
-    UserError: if the folder has a model, or for a model that is neither GPT-2
-      nor LLaMA.
+    UserError: see `require_room`.
   """
-  folder = pathlib.Path(folder)
+  folder = require_room(config, folder)
   fields = architectures.json_config(config)
-  if (folder / architectures.CONFIG).exists():
-    raise errors.UserError(
-      f'{folder} has a model already. Name another folder for the weights.'
-    )
-  folder.mkdir(parents=True, exist_ok=True)
   if begun_with:
     fields |= _of_tokenizer(pathlib.Path(begun_with), folder)
   shapes, where = {}, {}
