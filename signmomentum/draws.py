@@ -53,7 +53,8 @@ def happens(
   """Draws an event for each element, and a fair coin beside it.
 
   One 32-bit word gives both. A probability is met to within ``2**-31``, also
-  where it is far below the resolution of a uniform float.
+  where it is far below the resolution of a uniform float. (Beyond ``2**32``
+  elements of one array, words come again.)
 
   Args:
     key: random key.
@@ -69,10 +70,15 @@ def happens(
     >>> events
     Array([False,  True], dtype=bool)
   """
-  words = jax.random.bits(key, probability.shape, jnp.uint32)
   threshold = (probability * 2.0**31).astype(jnp.uint32)
-  words |= jnp.zeros_like(threshold)  # to lie as it does, if in pieces
-  return words >> np.uint32(1) < threshold, (words & np.uint32(1)) == 1
+  place = jnp.zeros_like(threshold)  # to lie as it does, if in pieces
+  stride = 1
+  for axis in reversed(range(place.ndim)):
+    here = jax.lax.broadcasted_iota(jnp.uint32, place.shape, axis)
+    place += here * np.uint32(stride % 2**32)
+    stride *= place.shape[axis]
+  (word,) = words(key, place, 1)
+  return word >> np.uint32(1) < threshold, (word & np.uint32(1)) == 1
 
 
 def randomized_sign(

@@ -117,12 +117,13 @@ def dice(seed):
     shapes = tree_of(number)
     paths = [f"['{name}']" for name in sorted(shapes)]
     keys = draws.leaf_keys(draws.key(seed, t, worker), paths)
-    words = vector(
-      {
-        name: jax.random.bits(key, shapes[name], jnp.uint32)
+    words = np.concatenate(
+      [
+        draws.words(key, np.arange(math.prod(shapes[name]), dtype=np.uint32), 1)
         for name, key in zip(sorted(shapes), keys, strict=True)
-      }
-    )
+      ],
+      axis=1,
+    )[0]
     return (words >> 1) / 2**31, words & 1 == 1
 
   return throw
