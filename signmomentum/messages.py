@@ -6,12 +6,11 @@ lie side by side need the same masks by block, which are then sent to each.
 """
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
 
-from signmomentum import signs
+from signmomentum import kernels, signs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,31 +79,17 @@ class Cut:
 
   def join(self, messages: jax.Array, like: signs.Grids) -> signs.Grids:
     """The whole grids, from one message of every worker."""
-    chunks = jax.lax.platform_dependent(
-      messages,
-      cpu=functools.partial(self._read_apart, like=like),
-      default=functools.partial(self.read, like=like),
+    # Otherwise XLA for CPU computes for every element that is unpacked in whose
+    # message its bit is: a division each, and twice the time.
+    chunks = jax.tree.map(
+      lambda chunk: kernels.written_down(chunk, 'cpu'),
+      self.read(messages, like),
     )
     return signs.Grids(
       tuple(self._join(chunk, signs.BLOCK) for chunk in chunks.elements),
       tuple(self._join(chunk, 1) for chunk in chunks.blocks),
       tuple(flag[0] for flag in chunks.whole),
     )
-
-  def _read_apart(self, messages: jax.Array, like: signs.Grids) -> signs.Grids:
-    """`read`, a message after the other.
-
-    What a loop makes is written down. Otherwise XLA for CPU computes for every
-    element that is unpacked in whose message its bit is: a division each, and
-    twice the time.
-    """
-
-    def one(_, message):
-      return None, jax.tree.map(
-        lambda part: part[0], self.read(message[None], like)
-      )
-
-    return jax.lax.scan(one, None, messages)[1]
 
   def _cut(self, grid: jax.Array, width: int) -> jax.Array:
     across = self.across if grid.shape[1] > 1 else 1

@@ -225,7 +225,7 @@ def decode(
   """
   value = _value(tally)
   if rows not in (None, value.shape[0]):
-    value = kernels.written_down(value.astype(_narrow(tally)))[:rows]
+    value = kernels.written_down(value, 'tpu', dtype=_narrow(tally))[:rows]
   return _divided(value, divisor, dtype)
 
 
@@ -233,42 +233,8 @@ def decode_vector(
   tally: Tally, divisor: int | jax.Array, dtype: jax.typing.DTypeLike
 ) -> jax.Array:
   """What `decode` returns, as one vector."""
-  value = jax.lax.platform_dependent(
-    cpu=lambda: _value_by_halves(tally).reshape(-1),
-    default=lambda: _value(tally).reshape(-1),
-  )
-  return _divided(value, divisor, dtype)
-
-
-def _value_by_halves(tally: Tally) -> jax.Array:
-  """The sum of signs, one half of the words after the other.
-
-  What a loop makes is written down as the matrix that it is. Otherwise XLA for
-  CPU computes for every element of a vector in which word its bit is, which
-  takes five times as long.
-  """
-  groups = tally.planes[0].shape[0]
-  planes, treedef = jax.tree.flatten((tally.planes, tally.offset))
-  # others are one row, or one number, for all
-  divided = [not isinstance(p, int) and p.shape[0] == groups for p in planes]
-  halves = [
-    jnp.pad(plane, ((0, groups % 2), (0, 0))).reshape(2, -1, plane.shape[1])
-    for plane, divide in zip(planes, divided, strict=True)
-    if divide
-  ]
-
-  def half(_, own):
-    own = iter(own)
-    known = [
-      next(own) if divide else plane
-      for plane, divide in zip(planes, divided, strict=True)
-    ]
-    part = Tally(tally.weight, *jax.tree.unflatten(treedef, known))
-    return None, _value(part).astype(_narrow(tally))
-
-  value = jax.lax.scan(half, None, halves)[1]
-  value = value.reshape(-1, value.shape[-1])[: bits.WORD * groups]
-  return value.astype(jnp.int32)
+  value = kernels.written_down(_value(tally), 'cpu', dtype=_narrow(tally))
+  return _divided(value.reshape(-1), divisor, dtype)
 
 
 def _value(tally: Tally) -> jax.Array:

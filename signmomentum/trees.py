@@ -103,7 +103,7 @@ class Bucket:
       if leaf.blocks:
         array = _sign(array)
       if leaf.groups and leaf.blocks:  # which is read twice
-        array = kernels.written_down(array)
+        array = kernels.written_down(array, 'tpu')
       if leaf.groups:
         words = bits.pack_signs(leaf.matrix(array), leaf.groups)
         positive.append(words[0].reshape(-1, signs.BLOCK))
