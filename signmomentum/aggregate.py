@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from signmomentum import aggregator, collectives, parts, trees
+from signmomentum import aggregator, arguments, collectives, parts, trees
 
 
 def aggregate_by_mean(
@@ -44,15 +44,18 @@ def aggregate_by_mean(
 
   Args:
     axis_name: the axis of the workers.
-    wire_dtype: floating dtype in which updates travel, such as
-      ``jnp.bfloat16``; None: their own.
+    wire_dtype: floating dtype of 16 bits or more in which updates travel; None:
+      their own. ``jnp.bfloat16`` has the range of f32. In ``jnp.float16`` a
+      number above 65504 becomes infinite, and the mean infinite or NaN, and one
+      below 3e-8 becomes 0.
 
   Returns:
     the transformation. Its ``update`` takes ``present``.
 
   Raises:
-    ValueError: ``wire_dtype`` is not floating; in ``update``: the updates are
-      the same on every worker already (see :func:`as_local`).
+    ValueError: ``wire_dtype`` is not floating, or below 16 bits; in
+      ``update``: the updates are the same on every worker already (see
+      :func:`as_local`).
 
   Example:
     >>> import jax, jax.numpy as jnp
@@ -65,11 +68,7 @@ def aggregate_by_mean(
     ... )
     Array(2., dtype=float32)
   """
-  if wire_dtype is not None and not jnp.issubdtype(wire_dtype, jnp.floating):
-    raise ValueError(
-      'aggregate_by_mean: wire_dtype must be a floating dtype, not'
-      f' {wire_dtype}.'
-    )
+  arguments.require_floating('aggregate_by_mean', 'wire_dtype', wire_dtype)
 
   def exchange(updates, state, params=None, *, present=None, **extra_args):
     del params, extra_args

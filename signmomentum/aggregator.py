@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from signmomentum import collectives
+from signmomentum import collectives, trees
 
 
 class Aggregator(optax.GradientTransformationExtraArgs):
@@ -37,11 +37,20 @@ def make(init: Callable, exchange: Callable) -> Aggregator:
 
 
 def require_scalar(present: jax.typing.ArrayLike | None, who: str) -> None:
-  """Refuses a ``present`` that is not of one worker."""
-  if present is not None and jnp.ndim(present):
+  """Refuses a ``present`` that is not a bool of one worker."""
+  if present is None:
+    return
+  if jnp.ndim(present):
     raise ValueError(
       f'{who}: present must be a scalar, whether this one worker is there, not'
       f' of shape {jnp.shape(present)}.'
+    )
+  # means would take a number for a weight, and votes for a flag
+  dtype = jnp.result_type(present)
+  if not jnp.issubdtype(dtype, jnp.bool_):
+    raise TypeError(
+      f'{who}: present must be a bool, whether this worker is there, not of'
+      f' dtype {dtype}. If it is a count or a weight, pass present > 0.'
     )
 
 
@@ -71,10 +80,61 @@ def somebody(
   return collectives.total(flag, axis_name) > 0
 
 
+def on_floats(
+  tx: optax.GradientTransformation,
+) -> optax.GradientTransformationExtraArgs:
+  """Leaves alone what is not floating: it has no gradient, and does not decay.
+
+  Its update is 0, whatever comes for it: from ``jax.grad`` that is ``float0``,
+  which ``optax.apply_updates`` refuses.
+
+  Args:
+    tx: any transformation.
+
+  Returns:
+    the transformation. Its state is that of ``tx``, in an
+    ``optax.MaskedState`` if there are such leaves. (Without parameters in
+    ``update``, what comes for them passes through.)
+
+  Example:
+    >>> import jax.numpy as jnp, optax
+    >>> from signmomentum import aggregator
+    >>> tx = aggregator.on_floats(optax.add_decayed_weights(1.0))
+    >>> params = {'step': jnp.int32(3), 'w': jnp.ones(2)}
+    >>> zero = {'step': jnp.int32(0), 'w': jnp.zeros(2)}
+    >>> tx.update(zero, tx.init(params), params)[0]
+    {'step': Array(0, dtype=int32), 'w': Array([1., 1.], dtype=float32)}
+  """
+
+  def masked(tree):
+    floating = jax.tree.map(trees.is_inexact, tree)
+    if all(jax.tree.leaves(floating)):
+      return optax.with_extra_args_support(tx)
+    return optax.masked(tx, floating)
+
+  def init_fn(params):
+    return masked(params).init(params)
+
+  def update_fn(updates, state, params=None, **extra_args):
+    known = updates if params is None else params
+    updates, state = masked(known).update(updates, state, params, **extra_args)
+    if params is not None:
+      updates = jax.tree.map(_still, updates, params)
+    return updates, state
+
+  return optax.GradientTransformationExtraArgs(init_fn, update_fn)
+
+
+def _still(update, param):
+  return update if trees.is_inexact(param) else jnp.zeros_like(param)
+
+
 def hold_if_nobody_present(
   tx: optax.GradientTransformation, axis_name: collectives.AxisName
 ) -> optax.GradientTransformationExtraArgs:
   """Makes a step without any worker a step that changes nothing at all.
+
+  Leaves that are not floating are left alone in any step, see `on_floats`.
 
   Aggregation returns zero when nobody is present, but decay, momentum and
   schedules of a chain would still move. Only where ``present`` is given does
@@ -87,7 +147,7 @@ def hold_if_nobody_present(
   Returns:
     the transformation.
   """
-  tx = optax.with_extra_args_support(tx)
+  tx = on_floats(tx)
 
   def update_fn(updates, state, params=None, *, present=None, **extra_args):
     new = tx.update(updates, state, params, present=present, **extra_args)

@@ -33,7 +33,8 @@ def with_state_averaging(
   ``64 / k * (n - 1) / n`` bits for each element of it and update. With
   :func:`lion_momentum` inside this is the selective synchronisation of momenta;
   with ``optax.partition``, of some leaves only. Inside ``local_steps`` it works
-  in the inner optimizer as well as in the outer one.
+  in the inner optimizer as well as in the outer one, and gets its ``present``;
+  ``sync`` there is of the local steps alone, and this goes by its count.
 
   Its ``update`` takes two extra arguments: ``sync``, a Python bool, says at
   trace time whether this update averages, None (default) goes by the count;

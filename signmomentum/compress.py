@@ -65,9 +65,9 @@ def scale_by_randomized_sign(
 
   Raises:
     ValueError: ``support`` or ``out_of_range`` is unknown, ``bound`` is not
-      above 0, or ``seed`` is below 0; in ``update``, where values are known: a
-      value is out of range.
-    TypeError: ``seed`` is not an int.
+      above 0 and finite, or ``seed`` is not from 0 to below 2**32; in
+      ``update``, where values are known: a value is out of range.
+    TypeError: ``bound`` is no number, or ``seed`` not an int.
 
   Example:
     >>> import jax.numpy as jnp
@@ -88,7 +88,7 @@ def scale_by_randomized_sign(
   who = 'scale_by_randomized_sign'
   arguments.require_one_of(who, 'support', support, _SUPPORTS)
   arguments.require_one_of(who, 'out_of_range', out_of_range, _OUT_OF_RANGE)
-  arguments.require_int(who, 'seed', seed, least=0)
+  arguments.require_seed(who, seed)
   arguments.require_positive(who, 'bound', bound)
 
   def init_fn(params):

@@ -56,7 +56,10 @@ def terngrad(
     worker present changes nothing.
 
   Raises:
-    ValueError: ``clip_factor`` is not above 0, or ``seed`` below 0.
+    ValueError: a rate or the decay is below 0 or not finite, ``momentum`` is
+      not from 0 to 1, ``clip_factor`` not above 0 and finite, or ``seed`` not
+      from 0 to below 2**32.
+    TypeError: one of them is no number, or ``seed`` not an int.
 
   Example:
     >>> import jax, jax.numpy as jnp
@@ -72,11 +75,12 @@ def terngrad(
     Wen et al., `TernGrad: Ternary Gradients to Reduce Communication in
     Distributed Deep Learning <https://arxiv.org/abs/1705.07878>`_, 2017
   """
+  arguments.require_within('terngrad', 'momentum', momentum, 0, 1)
   return aggregator.hold_if_nobody_present(
     optax.chain(
       ternary.aggregate_by_ternary_mean(axis_name, clip_factor, seed),
       optax.trace(momentum),
-      *outer.decayed_step(learning_rate, weight_decay, mask),
+      *outer.decayed_step('terngrad', learning_rate, weight_decay, mask),
     ),
     axis_name,
   )
@@ -116,8 +120,9 @@ def graddrop(
     worker present changes nothing.
 
   Raises:
-    ValueError: ``density`` is not above 0 and at most 1.
-    TypeError: ``density`` is an array.
+    ValueError: a rate or the decay is below 0 or not finite, ``momentum`` is
+      not from 0 to 1, or ``density`` not above 0 and at most 1.
+    TypeError: one of them is no number, or ``density`` an array.
 
   Example:
     >>> import jax, jax.numpy as jnp
@@ -133,13 +138,14 @@ def graddrop(
     Aji and Heafield, `Sparse Communication for Distributed Gradient Descent
     <https://arxiv.org/abs/1704.05021>`_, 2017
   """
+  arguments.require_within('graddrop', 'momentum', momentum, 0, 1)
   return aggregator.hold_if_nobody_present(
     optax.chain(
       feedback.with_error_feedback(
         sparse.aggregate_by_top_k(axis_name, density)
       ),
       optax.trace(momentum),
-      *outer.decayed_step(learning_rate, weight_decay, mask),
+      *outer.decayed_step('graddrop', learning_rate, weight_decay, mask),
     ),
     axis_name,
   )
@@ -189,9 +195,12 @@ def deep_gradient_compression(
     worker present changes nothing.
 
   Raises:
-    ValueError: ``density`` is not above 0 and at most 1, ``max_norm`` not above
-      0, or ``warmup_steps`` below 0 or too few to visit each density.
-    TypeError: ``warmup_steps`` is not an int, or ``density`` an array.
+    ValueError: a rate or the decay is below 0 or not finite, ``momentum`` is
+      not from 0 to 1, ``density`` not above 0 and at most 1, ``max_norm`` not
+      above 0 and finite, or ``warmup_steps`` below 0 or too few to visit each
+      density.
+    TypeError: one of them is no number, ``warmup_steps`` is not an int, or
+      ``density`` an array.
 
   Example:
     >>> import jax, jax.numpy as jnp
@@ -211,9 +220,10 @@ def deep_gradient_compression(
   arguments.require_int(who, 'warmup_steps', warmup_steps, least=0)
   arguments.require_static(who, 'warmup_steps', warmup_steps)
   arguments.require_static(who, 'density', density)
-  clip = [] if max_norm is None else [_clip_locally(max_norm, axis_name)]
+  arguments.require_within(who, 'momentum', momentum, 0, 1)
   if max_norm is not None:
     arguments.require_positive(who, 'max_norm', max_norm)
+  clip = [] if max_norm is None else [_clip_locally(max_norm, axis_name)]
   top_k = sparse.aggregate_by_top_k(
     axis_name, density, _warmup(who, density, warmup_steps)
   )
@@ -221,7 +231,7 @@ def deep_gradient_compression(
     optax.chain(
       *clip,
       feedback.with_momentum_correction(top_k, momentum),
-      *outer.decayed_step(learning_rate, weight_decay, mask),
+      *outer.decayed_step(who, learning_rate, weight_decay, mask),
     ),
     axis_name,
   )

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from signmomentum import aggregator, collectives, trees
+from signmomentum import aggregator, arguments, collectives, trees
 
 
 class WithErrorFeedbackState(NamedTuple):
@@ -32,6 +32,10 @@ def with_error_feedback(
   send a sign, it is the multiple of the sign that is nearest to :math:`p`, the
   mean magnitude of the leaf. For ``aggregate_by_mean`` it is the rounding to
   ``wire_dtype``. An absent worker sends nothing, and keeps all.
+
+  :math:`e` has the dtype of the parameters, :math:`p` (with what is sent of it)
+  the wider one of :math:`u` and :math:`e`. In f32 next to nothing is lost, in
+  bf16 what is below 1/256 of :math:`e`.
 
   A residual that is NaN stays so: against gradients that are not finite, put
   :func:`ignore_non_finite` before.
@@ -108,13 +112,15 @@ def with_momentum_correction(
   Args:
     aggregate: an ``aggregate_by_*`` that sends some elements, such as
       :func:`aggregate_by_top_k`.
-    momentum: :math:`\mu`.
+    momentum: :math:`\mu`, from 0 to 1.
 
   Returns:
     the transformation.
 
   Raises:
-    TypeError: ``aggregate`` is not an ``aggregate_by_*``.
+    ValueError: ``momentum`` is not from 0 to 1.
+    TypeError: ``aggregate`` is not an ``aggregate_by_*``, or ``momentum`` no
+      number.
 
   Example:
     >>> import optax
@@ -127,7 +133,9 @@ def with_momentum_correction(
     Lin et al., `Deep Gradient Compression: Reducing the Communication Bandwidth
     for Distributed Training <https://arxiv.org/abs/1712.01887>`_, 2017
   """
-  _require_aggregator(aggregate, 'with_momentum_correction')
+  who = 'with_momentum_correction'
+  _require_aggregator(aggregate, who)
+  arguments.require_within(who, 'momentum', momentum, 0, 1)
 
   def init_fn(params):
     return WithMomentumCorrectionState(
@@ -137,9 +145,7 @@ def with_momentum_correction(
     )
 
   def update_fn(updates, state, params=None, **extra_args):
-    collectives.require_own_like(
-      updates, state.residual, 'with_momentum_correction', 'residual'
-    )
+    collectives.require_own_like(updates, state.residual, who, 'residual')
     velocity = jax.tree.map(
       lambda u, g: (
         (momentum * u + g).astype(u.dtype) if trees.is_inexact(g) else u
@@ -180,8 +186,9 @@ def _unsaid(total, message, residual):
 
 
 def _add(updates, residual):
+  # not in the dtype of the updates: what is kept is exact only if this is
   return jax.tree.map(
-    lambda u, e: (u + e).astype(u.dtype) if trees.is_inexact(u) else u,
+    lambda u, e: u + e if trees.is_inexact(u) else u,
     updates,
     residual,
   )

@@ -49,6 +49,16 @@ class WorkerState:
     params: the parameters.
     opt_state: the state of the optax transformation.
     varying: for each leaf of ``(params, opt_state)`` whether it is per-worker.
+
+  Example:
+    >>> import jax.numpy as jnp, optax
+    >>> import signmomentum as sm
+    >>> tx = optax.chain(sm.lion_momentum(), sm.aggregate_by_mean('workers'))
+    >>> state = sm.Workers(4).init(tx, jnp.zeros(3))
+    >>> state.params.shape, state.opt_state[0].mu.shape
+    ((3,), (4, 3))
+    >>> state.replace(params=jnp.ones(3)).params
+    Array([1., 1., 1.], dtype=float32)
   """
 
   params: Any

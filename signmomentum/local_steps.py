@@ -30,6 +30,14 @@ class LocalStepsState(NamedTuple):
   """State of :func:`local_steps`.
 
   Of each worker: the inner state. Shared: everything else.
+
+  Example:
+    >>> import jax.numpy as jnp, optax
+    >>> import signmomentum as sm
+    >>> tx = sm.diloco(optax.sgd(0.1), sync_every=2)
+    >>> state = tx.init(jnp.ones(3))
+    >>> isinstance(state, sm.LocalStepsState), state.anchor
+    (True, Array([1., 1., 1.], dtype=float32))
   """
 
   count: jax.Array  # local steps in all; shape=(), dtype=jnp.int32
@@ -65,12 +73,14 @@ def local_steps(
   The returned ``update`` takes two extra arguments:
 
   * ``sync``: a Python bool says at trace time whether this step ends the round,
-    so that a step without it compiles without any collective; None (default)
-    goes by the count, with a ``lax.cond`` that all workers take alike.
-  * ``present``: a boolean scalar of each worker at the end of the round. The
-    outer step is over those present, nobody leaves everything as it is, and who
-    was absent goes on from the anchor like all others (unless its parameters
-    are no longer finite: adding cannot mend that, :func:`synchronised` can).
+    so that a step without it compiles without any collective but those of
+    ``inner``, which is not told and goes by its own count; None (default) goes
+    by the count, with a ``lax.cond`` that all workers take alike.
+  * ``present``: a boolean scalar of each worker, which ``inner`` gets at every
+    step. At the end of the round the outer step is over those present, nobody
+    leaves everything as it is, and who was absent goes on from the anchor like
+    all others (unless its parameters are no longer finite: adding cannot mend
+    that, :func:`synchronised` can).
 
   Updates are added to each worker's parameters, which can miss the new anchor
   by a rounding error. :func:`synchronised` gives the anchor itself, and the
@@ -78,8 +88,12 @@ def local_steps(
   has a displacement of exactly zero. (It takes back any other change too: new
   parameters for a run that goes on need a new state.)
 
+  Local steps inside ``inner``, such as those of an island, begin a new round at
+  the new anchor. All of the island have the same one if ``axis_name`` has its
+  axis too, as ``('workers', 'island')`` has.
+
   Args:
-    inner: any optimizer; gets all other extra arguments.
+    inner: any optimizer; gets all other extra arguments, and ``present``.
     outer: an optimizer that aggregates, see ``aggregate_by_*``.
     sync_every: local steps in a round, :math:`\tau`.
     axis_name: the axis of the workers.
@@ -89,9 +103,12 @@ def local_steps(
     the transformation.
 
   Raises:
-    ValueError: ``sync_every`` is below 1.
-    TypeError: ``sync_every`` is not an int; in ``update``: ``sync`` is not a
-      Python bool.
+    ValueError: ``sync_every`` is below 1, ``learning_rate`` below 0; in
+      ``update``: by its type, what ``outer`` returns differs between workers in
+      all leaves.
+    TypeError: ``sync_every`` is not an int, ``learning_rate`` neither a number
+      nor a schedule; in ``update``: ``sync`` is not a Python bool, or
+      ``present`` no boolean.
 
   Example:
     >>> import jax, jax.numpy as jnp, optax
@@ -120,14 +137,17 @@ def local_steps(
     Transformers <https://arxiv.org/abs/2411.17866>`_, 2024
   """
   arguments.require_int('local_steps', 'sync_every', sync_every, least=1)
+  if learning_rate is not None:
+    arguments.require_rate('local_steps', 'learning_rate', learning_rate)
+  inner, outer = aggregator.on_floats(inner), aggregator.on_floats(outer)
 
   def init_fn(params):
     return LocalStepsState(
       count=jnp.zeros([], jnp.int32),
       place=jnp.zeros([], jnp.int32),
       rate=jnp.zeros([], jnp.result_type(float)),
-      inner=_on_floats(inner, params).init(params),
-      outer=_on_floats(outer, params).init(params),
+      inner=inner.init(params),
+      outer=outer.init(params),
       # a copy: parameters and state can then both be donated to a step
       anchor=jax.tree.map(jnp.array, params),
     )
@@ -140,9 +160,14 @@ def local_steps(
         'local_steps: update needs params: tx.update(updates, state, params).'
       )
     arguments.require_static_bool('local_steps', 'sync', sync)
+    aggregator.require_scalar(present, 'local_steps')
     collectives.require_own(updates, axis_name, 'local_steps')
-    updates, inner_state = _on_floats(inner, params).update(
-      updates, state.inner, params, **extra_args
+    updates, inner_state = inner.update(
+      updates,
+      state.inner,
+      _for_nested(params, state),
+      present=present,
+      **extra_args,
     )
     updates = collectives.as_local(updates, axis_name)
     # gradients may be of another dtype, and both branches give the wider one
@@ -184,9 +209,12 @@ def local_steps(
       moved = _scale(moved, inverse)
     if present is not None:
       go &= aggregator.somebody(present, axis_name)
-    steps, outer_state = _on_floats(outer, params).update(
+    steps, outer_state = outer.update(
       moved, state.outer, state.anchor, present=present, **extra_args
     )
+    if not collectives.differs(state.place, axis_name):
+      # else all state is kept for each worker, and types say nothing
+      _require_shared(steps, axis_name)
     if learning_rate is not None:
       steps = _scale(steps, state.rate)
     anchor = optax.apply_updates(state.anchor, steps)
@@ -203,6 +231,7 @@ def local_steps(
     return collectives.as_local(updates, axis_name), state._replace(
       place=jnp.zeros_like(state.place),
       rate=jnp.zeros_like(state.rate),
+      inner=_restarted(state.inner, anchor, axis_name),
       outer=outer_state,
       anchor=anchor,
     )
@@ -218,7 +247,8 @@ def synchronised(state: Any, params: optax.Params) -> optax.Params:
     params: the worker's parameters.
 
   Returns:
-    the anchor of the local steps; without local steps, the parameters.
+    the anchor of the local steps, of nested ones the outermost; where there are
+    none, as in leaves that ``optax.masked`` keeps from them, the parameters.
 
   Example:
     >>> import jax.numpy as jnp, optax
@@ -227,42 +257,104 @@ def synchronised(state: Any, params: optax.Params) -> optax.Params:
     >>> float(sm.synchronised(optax.sgd(0.1).init(params), params))
     1.0
   """
-  found = [
-    leaf
-    for leaf in jax.tree.leaves(
-      state, is_leaf=lambda node: isinstance(node, LocalStepsState)
-    )
-    if isinstance(leaf, LocalStepsState)
-  ]
+  leaves = jax.tree.leaves(state, is_leaf=_is_local_steps)
+  found = list(filter(_is_local_steps, leaves))
   if len(found) > 1:
     raise ValueError(
       f'synchronised: {len(found)} local_steps in one state. Pass the state of'
       ' the one whose anchor you mean.'
     )
-  return found[0].anchor if found else params
-
-
-def _on_floats(
-  tx: optax.GradientTransformation, params: optax.Params
-) -> optax.GradientTransformationExtraArgs:
-  """Leaves integer leaves alone, which have no gradient to step along."""
-  if not all(map(trees.is_inexact, jax.tree.leaves(params))):
-    tx = optax.masked(tx, lambda tree: jax.tree.map(trees.is_inexact, tree))
-  return optax.with_extra_args_support(tx)
+  if not found:
+    return params
+  return jax.tree.map(
+    lambda a, p: p if _is_masked(a) else a,
+    found[0].anchor,
+    params,
+    is_leaf=_is_masked,
+  )
 
 
 def _from_anchor(updates, params, state: LocalStepsState):
   """Takes back, at the start of a round, what rounding left after the last."""
+  # A select, since a branch would have all updates written to memory first.
+  first = state.place == 0
+  return jax.tree.map(
+    lambda u, a, p: (
+      jnp.where(first, u + (a - p).astype(u.dtype), u)
+      if trees.is_inexact(u)
+      else u
+    ),
+    updates,
+    state.anchor,
+    params,
+  )
 
-  def first(updates):
-    return jax.tree.map(
-      lambda u, a, p: u + (a - p).astype(u.dtype) if trees.is_inexact(u) else u,
-      updates,
-      state.anchor,
-      params,
+
+def _for_nested(params, state: LocalStepsState):
+  """Parameters for the inner optimizer.
+
+  What :func:`_from_anchor` takes back, local steps inside must not take back
+  too: they begin their round from the anchor itself.
+  """
+  nodes = jax.tree.leaves(state.inner, is_leaf=_is_local_steps)
+  if not any(map(_is_local_steps, nodes)):
+    return params
+  first = functools.partial(jnp.where, state.place == 0)
+  return jax.tree.map(first, state.anchor, params)
+
+
+def _require_shared(steps, axis_name) -> None:
+  """Refuses an outer step that each worker would take by itself.
+
+  Of a single leaf the type says too little: zeros made like an array that
+  differs, as for a frozen leaf, are taken to differ too.
+  """
+  steps = [
+    x for x in jax.tree.leaves(steps) if jnp.size(x) and trees.is_inexact(x)
+  ]
+  if steps and all(collectives.differs(x, axis_name) for x in steps):
+    raise ValueError(
+      'local_steps: what outer returns differs between workers of axis'
+      f' {axis_name!r}, so that they would never agree. Begin outer with an'
+      ' aggregate_by_*, as in optax.chain('
+      f'signmomentum.aggregate_by_mean({axis_name!r}), optax.sgd(1.0)).'
     )
 
-  return jax.lax.cond(state.place == 0, first, lambda u: u, updates)
+
+def _restarted(inner, anchor, axis_name):
+  """The inner state, where all local steps begin a round at a new anchor.
+
+  From the old one they would take back, and count as their own, what the outer
+  step has moved.
+  """
+
+  def follow(old, new):
+    if _is_masked(old):
+      return old
+    for axis in collectives.axes(axis_name):
+      if collectives.differs(old, axis):
+        new = collectives.as_local(new, axis)
+    return new
+
+  def restart(node):
+    if not _is_local_steps(node):
+      return node
+    return node._replace(
+      place=jnp.zeros_like(node.place),
+      rate=jnp.zeros_like(node.rate),
+      inner=_restarted(node.inner, anchor, axis_name),
+      anchor=jax.tree.map(follow, node.anchor, anchor, is_leaf=_is_masked),
+    )
+
+  return jax.tree.map(restart, inner, is_leaf=_is_local_steps)
+
+
+def _is_local_steps(node) -> bool:
+  return isinstance(node, LocalStepsState)
+
+
+def _is_masked(node) -> bool:
+  return isinstance(node, optax.MaskedNode)
 
 
 def _difference(a, b):

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from signmomentum import collectives, trees
+from signmomentum import arguments, collectives, trees
 
 
 class LionMomentumState(NamedTuple):
@@ -30,12 +30,18 @@ def lion_momentum(
   ``aggregate_by_majority_vote`` after it, the sign is left to the vote.
 
   Args:
-    b1: weight of the momentum in the direction.
-    b2: decay rate of the momentum.
-    mu_dtype: dtype of the momentum; None: that of the parameters.
+    b1: weight of the momentum in the direction, from 0 to 1.
+    b2: decay rate of the momentum, from 0 to 1.
+    mu_dtype: floating dtype of the momentum, of 16 bits or more; None: that of
+      the parameters.
 
   Returns:
     the transformation.
+
+  Raises:
+    ValueError: ``b1`` or ``b2`` is not from 0 to 1, or ``mu_dtype`` is not
+      floating or below 16 bits.
+    TypeError: ``b1`` or ``b2`` is no number.
 
   Example:
     >>> import jax.numpy as jnp
@@ -50,14 +56,17 @@ def lion_momentum(
     Chen et al., `Symbolic Discovery of Optimization Algorithms
     <https://arxiv.org/abs/2302.06675>`_, 2023
   """
+  who = 'lion_momentum'
+  arguments.require_within(who, 'b1', b1, 0, 1)
+  arguments.require_within(who, 'b2', b2, 0, 1)
+  arguments.require_floating(who, 'mu_dtype', mu_dtype)
 
   def init_fn(params):
     return LionMomentumState(mu=optax.tree.zeros_like(params, dtype=mu_dtype))
 
   def update_fn(updates, state, params=None):
     del params
-
-    collectives.require_own_like(updates, state.mu, 'lion_momentum', 'momentum')
+    collectives.require_own_like(updates, state.mu, who, 'momentum')
 
     def direction(g, m):
       return b1 * m + (1 - b1) * g if trees.is_inexact(g) else g

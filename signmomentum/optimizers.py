@@ -17,6 +17,7 @@ from signmomentum import (
   outer,
   quantized,
   sharding,
+  signs,
   votes,
 )
 from signmomentum.local_steps import local_steps
@@ -72,7 +73,10 @@ def distributed_lion(
     worker present changes nothing.
 
   Raises:
-    ValueError: ``aggregation``, ``zeros`` or ``seed`` is not allowed.
+    ValueError: a rate or the decay is below 0 or not finite, ``b1`` or ``b2``
+      is not from 0 to 1, or ``aggregation``, ``zeros``, ``mu_dtype`` or
+      ``seed`` is not allowed.
+    TypeError: one of them is no number.
 
   Example:
     >>> import jax, jax.numpy as jnp, optax
@@ -89,15 +93,16 @@ def distributed_lion(
     Liu et al., `Communication Efficient Distributed Training with Distributed
     Lion <https://arxiv.org/abs/2404.00438>`_, 2024
   """
-  arguments.require_one_of(
-    'distributed_lion', 'aggregation', aggregation, _VOTES
-  )
+  who = 'distributed_lion'
+  arguments.require_one_of(who, 'aggregation', aggregation, _VOTES)
+  arguments.require_within(who, 'b1', b1, 0, 1)
+  arguments.require_within(who, 'b2', b2, 0, 1)
   vote = _VOTES[aggregation]
   return aggregator.hold_if_nobody_present(
     optax.chain(
       momentum.lion_momentum(b1, b2, mu_dtype),
       vote(axis_name, zeros, seed),
-      *outer.decayed_step(learning_rate, weight_decay, mask),
+      *outer.decayed_step(who, learning_rate, weight_decay, mask),
     ),
     axis_name,
   )
@@ -139,7 +144,10 @@ def distributed_signum(
     worker present changes nothing.
 
   Raises:
-    ValueError: ``aggregation``, ``zeros`` or ``seed`` is not allowed.
+    ValueError: a rate or the decay is below 0 or not finite, ``beta`` is not
+      from 0 to 1, or ``aggregation``, ``zeros``, ``mu_dtype`` or ``seed`` is
+      not allowed.
+    TypeError: one of them is no number.
 
   Example:
     >>> import jax, jax.numpy as jnp
@@ -155,15 +163,15 @@ def distributed_signum(
     Bernstein et al., `signSGD with Majority Vote is Communication Efficient And
     Fault Tolerant <https://arxiv.org/abs/1810.05291>`_, 2018
   """
-  arguments.require_one_of(
-    'distributed_signum', 'aggregation', aggregation, _VOTES
-  )
+  who = 'distributed_signum'
+  arguments.require_one_of(who, 'aggregation', aggregation, _VOTES)
+  arguments.require_within(who, 'beta', beta, 0, 1)
   vote = _VOTES[aggregation]
   return aggregator.hold_if_nobody_present(
     optax.chain(
       momentum.lion_momentum(beta, beta, mu_dtype),
       vote(axis_name, zeros, seed),
-      *outer.decayed_step(learning_rate, weight_decay, mask),
+      *outer.decayed_step(who, learning_rate, weight_decay, mask),
     ),
     axis_name,
   )
@@ -229,8 +237,11 @@ def distributed_sign_momentum(
     the transformation, see :func:`local_steps`.
 
   Raises:
-    ValueError: ``aggregation``, ``sync_every`` or ``bits`` is not allowed,
-      ``error_feedback`` is without a vote, or ``bits`` with one.
+    ValueError: a rate or the decay is below 0 or not finite, ``b1`` or ``b2``
+      is not from 0 to 1, ``aggregation``, ``sync_every``, ``zeros``, ``seed``
+      or ``bits`` is not allowed, ``error_feedback`` is without a vote, or
+      ``bits`` with one.
+    TypeError: one of them is no number, or ``error_feedback`` no bool.
 
   Example:
     >>> import optax
@@ -244,7 +255,14 @@ def distributed_sign_momentum(
     Transformers <https://arxiv.org/abs/2411.17866>`_, 2024
   """
   who = 'distributed_sign_momentum'
+  arguments.require_rate(who, 'learning_rate', learning_rate)
+  arguments.require_rate(who, 'outer_learning_rate', outer_learning_rate)
+  arguments.require_within(who, 'b1', b1, 0, 1)
+  arguments.require_within(who, 'b2', b2, 0, 1)
   arguments.require_one_of(who, 'aggregation', aggregation, _AGGREGATIONS)
+  arguments.require_one_of(who, 'zeros', zeros, signs.ZEROS)
+  arguments.require_seed(who, seed)
+  arguments.require_bool(who, 'error_feedback', error_feedback)
   if error_feedback and aggregation != 'majority_vote':
     raise ValueError(
       f"{who}: error_feedback needs aggregation='majority_vote': a mean loses"
@@ -255,7 +273,7 @@ def distributed_sign_momentum(
       f"{who}: bits={bits} needs aggregation='mean' or 'sharded_mean': a vote"
       ' takes one bit.'
     )
-  decayed = outer.decayed_step(outer_learning_rate, weight_decay, mask)
+  decayed = outer.decayed_step(who, outer_learning_rate, weight_decay, mask)
   if aggregation == 'mean':
     step = optax.chain(
       aggregate.aggregate_by_mean(axis_name)
@@ -304,7 +322,9 @@ def diloco(
     the transformation, see :func:`local_steps`.
 
   Raises:
-    ValueError: ``sync_every`` is below 1.
+    ValueError: ``sync_every`` is below 1, ``outer_learning_rate`` is below 0 or
+      not finite, or ``momentum`` not from 0 to 1.
+    TypeError: one of them is no number, or ``sync_every`` not an int.
 
   Example:
     >>> import optax
@@ -315,6 +335,9 @@ def diloco(
     Douillard et al., `DiLoCo: Distributed Low-Communication Training of
     Language Models <https://arxiv.org/abs/2311.08105>`_, 2023
   """
+  who = 'diloco'
+  arguments.require_rate(who, 'outer_learning_rate', outer_learning_rate)
+  arguments.require_within(who, 'momentum', momentum, 0, 1)
   return local_steps(
     inner,
     optax.chain(

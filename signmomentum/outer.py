@@ -5,6 +5,9 @@ round, *start minus end*, as its gradient, and the shared point as its
 parameters. In ``local_steps`` with a local learning rate :math:`\\gamma` the
 displacement comes divided by it and the update is multiplied by it, so that all
 rates here are multiples of :math:`\\gamma` and :math:`g` sums up directions.
+
+All of them raise ``ValueError`` if a rate or a decay is not finite or below 0,
+or a momentum not from 0 to 1, and ``TypeError`` if one of them is no number.
 """
 
 from collections.abc import Callable
@@ -12,6 +15,8 @@ from typing import Any
 
 import jax
 import optax
+
+from signmomentum import arguments
 
 Mask = Any | Callable[[optax.Params], Any] | None
 
@@ -59,6 +64,11 @@ def sign_momentum(
     Yu et al., `Distributed Sign Momentum with Local Steps for Training
     Transformers <https://arxiv.org/abs/2411.17866>`_, 2024
   """
+  who = 'sign_momentum'
+  arguments.require_rate(who, 'learning_rate', learning_rate)
+  arguments.require_within(who, 'b1', b1, 0, 1)
+  arguments.require_within(who, 'b2', b2, 0, 1)
+  arguments.require_rate(who, 'weight_decay', weight_decay)
   return optax.lion(
     learning_rate, b1=b1, b2=b2, weight_decay=weight_decay, mask=mask
   )
@@ -96,6 +106,8 @@ def slowmo(
     Wang et al., `SlowMo: Improving Communication-Efficient Distributed SGD with
     Slow Momentum <https://arxiv.org/abs/1910.00643>`_, 2019
   """
+  arguments.require_rate('slowmo', 'learning_rate', learning_rate)
+  arguments.require_within('slowmo', 'momentum', momentum, 0, 1)
   return optax.sgd(learning_rate, momentum=momentum)
 
 
@@ -136,10 +148,12 @@ def signed_slowmo(
     Yu et al., `Distributed Sign Momentum with Local Steps for Training
     Transformers <https://arxiv.org/abs/2411.17866>`_, 2024
   """
+  who = 'signed_slowmo'
+  arguments.require_within(who, 'momentum', momentum, 0, 1)
   return optax.chain(
     optax.trace(decay=momentum),
     optax.scale_by_sign(),
-    *decayed_step(learning_rate, weight_decay, mask),
+    *decayed_step(who, learning_rate, weight_decay, mask),
   )
 
 
@@ -171,6 +185,7 @@ def lookahead(
     Zhang et al., `Lookahead Optimizer: k steps forward, 1 step back
     <https://arxiv.org/abs/1907.08610>`_, 2019
   """
+  arguments.require_rate('lookahead', 'learning_rate', learning_rate)
   return optax.sgd(learning_rate)
 
 
@@ -206,15 +221,20 @@ def nesterov(
     Douillard et al., `DiLoCo: Distributed Low-Communication Training of
     Language Models <https://arxiv.org/abs/2311.08105>`_, 2023
   """
+  arguments.require_rate('nesterov', 'learning_rate', learning_rate)
+  arguments.require_within('nesterov', 'momentum', momentum, 0, 1)
   return optax.sgd(learning_rate, momentum=momentum, nesterov=True)
 
 
 def decayed_step(
+  who: str,
   learning_rate: optax.ScalarOrSchedule,
   weight_decay: jax.typing.ArrayLike,
   mask: Mask,
 ) -> tuple[optax.GradientTransformation, ...]:
-  """The end of a chain: decoupled decay, then the learning rate."""
+  """The end of a chain: decoupled decay, then the learning rate; checked."""
+  arguments.require_rate(who, 'learning_rate', learning_rate)
+  arguments.require_rate(who, 'weight_decay', weight_decay)
   return (
     optax.add_decayed_weights(weight_decay, mask),
     optax.scale_by_learning_rate(learning_rate),

@@ -13,6 +13,7 @@ from signmomentum import (
   arguments,
   collectives,
   draws,
+  kernels,
   levels,
   trees,
 )
@@ -77,8 +78,8 @@ def aggregate_by_quantized_mean(
 
   Raises:
     ValueError: ``bits`` is none of these, ``block_size`` below 1 or ``seed``
-      below 0; in ``update``: the updates are the same on every worker already
-      (see :func:`as_local`).
+      not from 0 to below 2**32; in ``update``: the updates are the same on
+      every worker already (see :func:`as_local`).
     TypeError: ``bits`` or ``block_size`` is an array, or one of the arguments
       no int; in ``update``: a leaf is complex.
 
@@ -102,7 +103,7 @@ def aggregate_by_quantized_mean(
   """
   who = 'aggregate_by_quantized_mean'
   form = make_format(who, bits, block_size)
-  arguments.require_int(who, 'seed', seed, least=0)
+  arguments.require_seed(who, seed)
 
   def init_fn(params):
     del params
@@ -147,12 +148,18 @@ def aggregate_by_quantized_mean(
 
 def make_format(who: str, bits: int, block_size: int) -> levels.Format:
   """The format of checked arguments."""
-  for name, value in (('bits', bits), ('block_size', block_size)):
-    arguments.require_static(who, name, value)
-    arguments.require_int(who, name, value, least=1)
+  arguments.require_static(who, 'bits', bits)
+  arguments.require_int(who, 'bits', bits, least=1)
+  require_block_size(who, block_size)
   if bits not in BITS:
     raise ValueError(f'{who}: bits must be one of {list(BITS)}, not {bits}.')
   return levels.Format(bits, block_size)
+
+
+def require_block_size(who: str, block_size: int) -> None:
+  """Refuses what is no number of elements."""
+  arguments.require_static(who, 'block_size', block_size)
+  arguments.require_int(who, 'block_size', block_size, least=1)
 
 
 def keys(
@@ -202,7 +209,7 @@ def mean_of_share(
     jax.tree.map(lambda x: x[1:], said),
     unroll=8,
   )
-  return total / jnp.asarray(number, dtype)
+  return kernels.written_down(total / jnp.asarray(number, dtype), 'cpu')
 
 
 class _Place(NamedTuple):

@@ -10,19 +10,15 @@ import optax
 from signmomentum import (
   aggregator,
   arguments,
-  bits,
   collectives,
-  kernels,
   levels,
-  messages,
+  part_signs,
   parts,
   quantized,
-  signs,
   trees,
 )
 
 _GATHERS = ('signs', 'full')
-_NAN = 2  # among signs: what is above zero and yet no number but zero
 
 
 class ShardOverWorkersState(NamedTuple):
@@ -91,8 +87,8 @@ def shard_over_workers(
 
   Raises:
     ValueError: ``gather`` or ``bits`` is unknown, ``block_size`` below 1 or
-      ``seed`` below 0; in ``update``: the updates are the same on every worker
-      already (see :func:`as_local`).
+      ``seed`` not from 0 to below 2**32; in ``update``: the updates are the
+      same on every worker already (see :func:`as_local`).
     TypeError: ``bits``, ``block_size`` or ``seed`` is not an int.
     NameError: ``init`` or ``update`` runs where there is no such axis.
 
@@ -113,7 +109,8 @@ def shard_over_workers(
   """
   who = 'shard_over_workers'
   arguments.require_one_of(who, 'gather', gather, _GATHERS)
-  arguments.require_int(who, 'seed', seed, least=0)
+  arguments.require_seed(who, seed)
+  quantized.require_block_size(who, block_size)
   form = None if bits is None else quantized.make_format(who, bits, block_size)
   tx = optax.with_extra_args_support(tx)
 
@@ -153,6 +150,8 @@ def shard_over_workers(
       key, _ = quantized.keys(seed, state.count, axis_name)
       means = _mean_of_levels(form, divided, key, present, axis_name)
       inner = state.inner
+    # a state that the compiler spreads as it likes would not stay where it was
+    means = [collectives.everywhere(mean, axis_name) for mean in means]
     steps, inner = tx.update(
       rebuild(means),
       inner,
@@ -162,7 +161,7 @@ def shard_over_workers(
     )
     own, rebuild_steps = trees.split(steps)
     if gather == 'signs':
-      whole = _whole_signs(own, axis_name, leaves)
+      whole = part_signs.whole(own, axis_name, leaves)
     else:
       joined = parts.join(own, axis_name)
       whole = list(map(parts.whole, joined, leaves))
@@ -207,46 +206,3 @@ def _mean_of_levels(
 def _filled(rows_NxW: jax.Array, multiple: int, dtype: jnp.dtype) -> jax.Array:
   fill = -rows_NxW.shape[1] % multiple
   return jnp.pad(rows_NxW.astype(dtype), ((0, 0), (0, fill)))
-
-
-def _whole_signs(
-  own: list[jax.Array], axis_name: collectives.AxisName, like: list[jax.Array]
-) -> list[jax.Array]:
-  """Whole leaves of the signs of parts, which are packed on the way."""
-  n = collectives.worker_count(axis_name)
-  bucket = trees.plan(own)
-  if not bucket.rows:
-    return [jnp.zeros_like(leaf) for leaf in like]
-  positive, nonzero = bucket.pack(own)
-  # NaN is written as what is above zero and yet no number but zero
-  marks = [jnp.where(jnp.isnan(x), 1, -1).astype(jnp.int8) for x in own]
-  nan, there = bucket.pack(marks)
-  positive |= nan
-  # what fills up counts as not zero, like most of what is there
-  nonzero |= ~there
-  some = bits.any_lane(nonzero)
-  regular = jnp.all(nonzero == some)
-  irregular = collectives.total(1 - regular.astype(jnp.int32), axis_name)
-  cut = messages.Cut(n * bucket.rows, down=n, across=1)
-  said = signs.Grids((positive,), (some,))
-  first = cut.join(collectives.gather(cut.write(said), axis_name), like=said)
-  grids = first.elements[0].reshape(n, *positive.shape)
-  mask = first.blocks[0].reshape(n, *some.shape)
-  mask = jax.lax.cond(
-    irregular > 0,
-    lambda: collectives.gather(nonzero, axis_name),
-    lambda: jnp.broadcast_to(mask, grids.shape),
-  )
-
-  def decode(positive, mask):
-    return bucket.unpack(signs.Tally(2, (positive,), (mask,)), 1, like=marks)
-
-  results = []
-  for part, sign, leaf in zip(
-    own, jax.vmap(decode)(grids, mask), like, strict=True
-  ):
-    if sign.size > leaf.size:
-      sign = kernels.written_down(sign)
-    sign = parts.whole(sign, leaf)
-    results.append(jnp.where(sign == _NAN, jnp.nan, sign.astype(part.dtype)))
-  return results

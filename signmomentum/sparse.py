@@ -49,7 +49,7 @@ def aggregate_by_top_k(
     ValueError: a density is not above 0 and at most 1, or a number of steps is
       below 1; in ``update``: the updates are the same on every worker already
       (see :func:`as_local`).
-    TypeError: a density is an array.
+    TypeError: a density is an array, or a number of steps not an int.
 
   Example:
     >>> import jax, jax.numpy as jnp
@@ -73,8 +73,8 @@ def aggregate_by_top_k(
       raise ValueError(
         f'{who}: a density must be above 0 and at most 1, not {share}.'
       )
-  if any(steps < 1 for steps, _ in warmup):
-    raise ValueError(f'{who}: warmup must be of 1 step at least: {warmup}.')
+  for steps, _ in warmup:
+    arguments.require_int(who, 'the steps of a warmup', steps, least=1)
   ends = np.cumsum([steps for steps, _ in warmup], dtype=np.int32)
   densities = [*(share for _, share in warmup), density]
 

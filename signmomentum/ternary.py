@@ -34,7 +34,7 @@ def aggregate_by_ternary_mean(
   in ``ceil(log2(2 n + 1))`` bits.
 
   A number that is not finite makes its leaf NaN, on all workers; so does one
-  above ``2**126`` in f32.
+  above ``2**126`` in f32. (What is below the normal numbers may count as 0.)
 
   The paper cuts off at multiples of the standard deviation about the mean;
   about zero is as good for gradients, and right for a leaf of one element.
@@ -48,9 +48,10 @@ def aggregate_by_ternary_mean(
     the transformation. Its ``update`` takes ``present``.
 
   Raises:
-    ValueError: ``clip_factor`` is not above 0, ``seed`` below 0; in ``update``:
-      the updates are the same on every worker already (see :func:`as_local`).
-    TypeError: ``seed`` is not an int.
+    ValueError: ``clip_factor`` is not above 0 and finite, or ``seed`` is not
+      from 0 to below 2**32; in ``update``: the updates are the same on every
+      worker already (see :func:`as_local`).
+    TypeError: ``clip_factor`` is no number, or ``seed`` not an int.
 
   Example:
     >>> import jax, jax.numpy as jnp
@@ -70,7 +71,7 @@ def aggregate_by_ternary_mean(
   who = 'aggregate_by_ternary_mean'
   if clip_factor is not None:
     arguments.require_positive(who, 'clip_factor', clip_factor)
-  arguments.require_int(who, 'seed', seed, least=0)
+  arguments.require_seed(who, seed)
   mean_of_signs = votes.aggregate_by_sign_mean(axis_name, zeros='exact')
 
   def exchange(updates, state, params=None, *, present=None, **extra_args):
@@ -109,7 +110,12 @@ def _clipped(leaf: jax.Array, factor: float) -> jax.Array:
   if not leaf.size:
     return leaf
   wide = leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))
-  most = factor * jnp.sqrt(jnp.mean(wide * wide))
+  # In units of the largest, since squares of numbers can leave the range of
+  # these; the inverse of the unit, by which XLA on CPU multiplies, must not.
+  tiny = float(jnp.finfo(wide.dtype).tiny)
+  unit = jnp.clip(jnp.max(jnp.abs(wide)), tiny, 1 / tiny)
+  scaled = wide / unit
+  most = factor * jnp.sqrt(jnp.mean(scaled * scaled)) * unit
   return jnp.clip(wide, -most, most).astype(leaf.dtype)
 
 

@@ -153,7 +153,7 @@ def _aggregate_by_vote(
 ) -> aggregator.Aggregator:
   """Two hops: everybody's votes on my share, then everybody's counts."""
   arguments.require_one_of(who, 'zeros', zeros, signs.ZEROS)
-  arguments.require_int(who, 'seed', seed, least=0)
+  arguments.require_seed(who, seed)
 
   def init_fn(params):
     del params

@@ -24,6 +24,10 @@ A collective over groups of one worker, and a permutation that leaves everything
 where it is, send nothing. Several operands are added up. If groups or roles
 differ, the figure is that of the busiest worker.
 
+A worker is here one device. Where a worker is an island of several, the figures
+are those of each of them, and what it sends to others of its island is there,
+too.
+
 What the text can not show is not counted: protocol framing, padding to tiles,
 and copies that a hand-written kernel starts by itself.
 """
@@ -77,6 +81,14 @@ class Collective:
       the program chooses, only the chosen branch is there.)
     between_slices: True for TPU slices that talk over the hosts' network.
     op_name: Where the program's source asked for it, or an empty string.
+
+  Example:
+    >>> from signmomentum import wire
+    >>> gather = wire.Collective(
+    ...   'all-gather', 'all.1', ('u32',), 128, group_size=4, sent_bytes=96.0
+    ... )
+    >>> gather.sent_bytes * gather.times
+    96.0
   """
 
   kind: str

@@ -84,6 +84,9 @@ class Workers:
   ) -> layout.WorkerState:
     """The state in which all workers start from the same parameters.
 
+    Without a mesh it can be traced, as by ``jax.eval_shape``; with one, which
+    decides where the state lies, it makes the state itself.
+
     Args:
       tx: the transformation; decides which leaves are per-worker.
       params: the parameters of one worker. On islands, state that is made like
@@ -92,34 +95,25 @@ class Workers:
 
     Returns:
       the state; per-worker leaves ``[workers, ...]``, shared leaves once.
+
+    Raises:
+      ValueError: it is traced, and there is a mesh.
     """
     marks = layout.worker_varying(tx, params, self.axis_name, **extra_args)
     varying = tuple(jax.tree.leaves(marks))
     params = jax.tree.map(_strong, params)
-    with (
-      contextlib.nullcontext() if self.mesh is None else jax.set_mesh(self.mesh)
-    ):
+    with self._around():
       opt_state, rows = layout.start(tx, params, self.axis_name, self.count)
-      state = layout.WorkerState(params, opt_state, varying)
-      leaves, treedef = jax.tree.flatten(state)
       # which have a row for each worker already
       rows = [False] * len(jax.tree.leaves(params)) + rows
-
-      def copies(leaves):
-        return [
-          self._stored(*leaf)
-          for leaf in zip(leaves, varying, rows, strict=True)
-        ]
-
-      leaves = [_strong(leaf) for leaf in leaves]
-      shardings = None
-      if self.mesh is not None:
-        shardings = list(map(self._sharding, leaves, varying, rows))
-        leaves = [
-          _put(x, self._sharding(x, own and each, each))
-          for x, own, each in zip(leaves, varying, rows, strict=True)
-        ]
-      leaves = jax.jit(copies, out_shardings=shardings)(leaves)
+      leaves, treedef = jax.tree.flatten(
+        layout.WorkerState(params, opt_state, varying)
+      )
+      # One at a time, and what nobody else holds is then given up: else all of
+      # the state would be there twice.
+      del params, opt_state
+      for i, (own, each) in enumerate(zip(varying, rows, strict=True)):
+        leaves[i] = self._stored(_strong(leaves[i]), own, each)
     return jax.tree.unflatten(treedef, leaves)
 
   def step(
@@ -141,16 +135,17 @@ class Workers:
 
     Raises:
       ValueError: from the first call, a leaf that is stored once would differ
-        between workers.
+        between workers; or the state is not one of :meth:`init`, or rows are
+        not one for each worker.
+      TypeError: from the first call, the state is no :class:`WorkerState`.
     """
 
     def run(
       state: layout.WorkerState, inputs: Any, *shared: Any
     ) -> tuple[layout.WorkerState, Any]:
+      self._require_state(state)
+      self._require_rows('inputs', jax.tree_util.tree_leaves_with_path(inputs))
       leaves, treedef = jax.tree.flatten(state)
-      own = [x for x, v in zip(leaves, state.varying, strict=True) if v]
-      self._require_workers('state of Workers.init, per-worker leaf ', own)
-      self._require_workers('inputs', inputs)
 
       def one_worker(leaves, inputs, shared):
         view = jax.tree.unflatten(treedef, leaves)
@@ -182,9 +177,29 @@ class Workers:
 
   def _stored(self, leaf: jax.Array, own: bool, rows: bool) -> jax.Array:
     """A leaf of the state as it is kept, from that of one worker or of all."""
-    if own and not rows:
-      return jnp.broadcast_to(leaf, (self.count, *leaf.shape))
-    return jnp.copy(leaf)
+    count = self.count if own and not rows else None
+    sharding = None
+    if self.mesh is not None:
+      sharding = self._sharding(leaf, own, rows)
+      if not leaf.size:  # XLA would give all rows to each device
+        return _put(_copies(leaf, count), sharding)
+      leaf = _put(leaf, self._sharding(leaf, own and rows, rows))
+    copies = jax.jit(_copies, static_argnums=1, out_shardings=sharding)
+    return copies(leaf, count)
+
+  def _around(self) -> contextlib.AbstractContextManager:
+    if self.mesh is None:
+      return contextlib.nullcontext()
+    try:
+      return jax.set_mesh(self.mesh)
+    except ValueError as error:  # JAX tells in no other way
+      raise ValueError(
+        'Workers.init on a mesh cannot be traced, by jax.jit or jax.eval_shape:'
+        ' call it outside. To restore a state, take shapes and shardings from'
+        ' one that is made so. Shapes alone are the same without a mesh, where'
+        f' Workers({self.count}, axis_name={self.axis_name!r}).init can be'
+        ' traced.'
+      ) from error
 
   def _vmap(self, fn: Callable, varying: tuple[bool, ...]) -> Callable:
     axes = [0 if own else None for own in varying]
@@ -230,8 +245,25 @@ class Workers:
 
     return run
 
-  def _require_workers(self, what: str, tree: Any) -> None:
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+  def _require_state(self, state: Any) -> None:
+    if not isinstance(state, layout.WorkerState):
+      raise TypeError(
+        'Workers.step: the state must be a WorkerState, from Workers.init, not'
+        f' {type(state).__name__}.'
+      )
+    leaves = jax.tree_util.tree_leaves_with_path(state)
+    if len(leaves) != len(state.varying):
+      raise ValueError(
+        f'Workers.step: the state has {len(leaves)} leaves, but its varying,'
+        f' whether each is per-worker, has {len(state.varying)}. Take the state'
+        ' from Workers.init, and change values only, by state.replace: another'
+        ' transformation, or other parameters, need an init of their own.'
+      )
+    own = [x for x, v in zip(leaves, state.varying, strict=True) if v]
+    self._require_rows('per-worker leaf state', own)
+
+  def _require_rows(self, what: str, leaves: list[tuple[Any, Any]]) -> None:
+    for path, leaf in leaves:
       if jnp.ndim(leaf) == 0 or jnp.shape(leaf)[0] != self.count:
         raise ValueError(
           f'Workers.step: {what}{jax.tree_util.keystr(path)} must have a'
@@ -266,6 +298,13 @@ class Workers:
   def _is_explicit(self) -> bool:
     kinds = dict(zip(self.mesh.axis_names, self.mesh.axis_types, strict=True))
     return kinds[self.axis_name] == jax.sharding.AxisType.Explicit
+
+
+def _copies(leaf: jax.Array, count: int | None) -> jax.Array:
+  """A row for each of so many workers, or another array like this one."""
+  if count is None:
+    return jnp.copy(leaf)
+  return jnp.broadcast_to(leaf, (count, *leaf.shape))
 
 
 def _put(leaf: jax.Array, sharding: jax.NamedSharding) -> jax.Array:

@@ -316,8 +316,9 @@ def test_bad_arguments_are_refused_when_built():
       vote('workers', seed=-1)
     with pytest.raises(TypeError, match='seed must be an int'):
       vote('workers', seed=0.5)
-  with pytest.raises(ValueError, match='wire_dtype must be a floating'):
-    sm.aggregate_by_mean('workers', wire_dtype=jnp.int8)
+  for dtype in (jnp.int8, jnp.complex64, jnp.float8_e5m2, jnp.float8_e4m3fn):
+    with pytest.raises(ValueError, match='wire_dtype must be a floating'):
+      sm.aggregate_by_mean('workers', wire_dtype=dtype)
   with pytest.raises(ValueError, match=r"\['majority_vote', 'sign_mean'\]"):
     sm.distributed_lion(0.1, aggregation='mean')
   with pytest.raises(ValueError, match="'majority_vote', 'mean', 'shard"):
@@ -358,6 +359,108 @@ def test_present_must_be_a_scalar():
   ):
     with pytest.raises(ValueError, match=r'present must be a scalar.*\(1,\)'):
       _aggregate(tx, np.ones((2, 3), np.float32), present=[[True], [False]])
+
+
+AGGREGATORS = {
+  'mean': sm.aggregate_by_mean('workers'),
+  'vote': sm.aggregate_by_majority_vote('workers'),
+  'sign_mean': sm.aggregate_by_sign_mean('workers'),
+  'quantized': sm.aggregate_by_quantized_mean('workers'),
+  'ternary': sm.aggregate_by_ternary_mean('workers', None),
+  'top_k': sm.aggregate_by_top_k('workers', 1.0),
+  'sharded': sm.shard_over_workers(optax.identity(), 'workers'),
+  'averaged': sm.with_state_averaging(optax.identity(), 1, 'workers'),
+}
+
+
+@pytest.mark.parametrize('present', [[3, 3], [0.5, 1.0], [-1, 1], [1, 0]])
+@pytest.mark.parametrize('name', AGGREGATORS)
+def test_present_must_be_a_bool(name, present):
+  """A mean would take another number for a weight, and a vote for a flag."""
+  with pytest.raises(TypeError, match='present must be a bool'):
+    _aggregate(AGGREGATORS[name], np.ones((2, 3), np.float32), present)
+
+
+@pytest.mark.parametrize(
+  'present', [True, np.True_, np.array(True), jnp.array(True)]
+)
+@pytest.mark.parametrize('name', ['mean', 'vote'])
+def test_present_may_be_any_kind_of_bool(name, present):
+  tx = AGGREGATORS[name]
+
+  def worker(update):
+    return tx.update(update, tx.init(update), present=present)[0]
+
+  run = jax.vmap(worker, out_axes=None, axis_name='workers')
+  np.testing.assert_array_equal(jax.jit(run)(jnp.ones((2, 3))), 1)
+
+
+def test_float16_on_the_wire_has_its_range():
+  tx = sm.aggregate_by_mean('workers', jnp.float16)
+  result = _aggregate(tx, np.array([[70_000.0, 1e-9]] * 2, np.float32))
+  np.testing.assert_array_equal(result, [np.inf, 0])
+
+
+DECAYING = {
+  'distributed_lion': sm.distributed_lion(0.1, weight_decay=0.5),
+  'distributed_signum': sm.distributed_signum(0.1, weight_decay=0.5),
+  'terngrad': sm.terngrad(0.1, weight_decay=0.5),
+  'graddrop': sm.graddrop(0.1, weight_decay=0.5),
+  'deep_gradient_compression': sm.deep_gradient_compression(
+    0.1, weight_decay=0.5
+  ),
+  'masked': sm.distributed_lion(
+    0.1, weight_decay=0.5, mask={'w': True, 'n': True, 'empty': False}
+  ),
+  'diloco': sm.diloco(optax.adamw(0.1, weight_decay=0.5), 1),
+  **{
+    f'distributed_sign_momentum {aggregation}': sm.distributed_sign_momentum(
+      optax.adamw(0.1), 0.1, 1, weight_decay=0.5, aggregation=aggregation
+    )
+    for aggregation in ('mean', 'majority_vote')
+  },
+}
+
+
+@pytest.mark.parametrize('kind, devices', [('float0', False), ('zeros', True)])
+@pytest.mark.parametrize('name', DECAYING)
+def test_integer_leaves_are_left_alone_by_every_method(name, kind, devices):
+  """Also by its decay; their gradient is float0, as of jax.grad, or zeros."""
+  tx = DECAYING[name]
+  params = {
+    'w': jnp.full(3, 9.0),
+    'n': jnp.array([100, 7]),
+    'empty': jnp.zeros((0, 2), jnp.int8),
+  }
+  mesh = jax.make_mesh(
+    (2,), ('workers',), (jax.sharding.AxisType.Auto,), devices=jax.devices()[:2]
+  )
+  workers = sm.Workers(2, mesh if devices else None)
+  state = workers.init(tx, params)
+
+  @workers.step
+  def step(state, slope):
+    loss = lambda p: jnp.sum(slope * p['w'])  # noqa: E731
+    params = sm.as_local(state.params)
+    if kind == 'float0':
+      gradients = jax.grad(loss, allow_int=True)(params)
+      assert gradients['n'].dtype == jax.dtypes.float0
+    else:
+      gradients = jax.tree.map(jnp.zeros_like, params)
+      gradients['w'] = jnp.full(3, slope)
+    updates, opt_state = tx.update(
+      gradients, state.opt_state, state.params, present=jnp.array(True)
+    )
+    params = optax.apply_updates(state.params, updates)
+    return state.replace(params=params, opt_state=opt_state), None
+
+  for _ in range(2):
+    state, _ = step(state, jnp.array([1.0, 2.0]))
+  after = sm.synchronised(state.opt_state, state.params)
+  np.testing.assert_array_equal(after['n'], params['n'])
+  assert after['n'].dtype == params['n'].dtype
+  assert after['empty'].dtype == jnp.int8
+  assert (after['w'] < 9).any()
 
 
 @pytest.mark.parametrize('clip_factor', [None, 2.5])

@@ -97,6 +97,24 @@ def test_inner_optimizer_of_local_steps():
   assert state.opt_state.inner.inner[0].count.shape == ()
 
 
+def test_who_is_absent_is_so_inside_local_steps_too():
+  inner = sm.with_state_averaging(optax.trace(0.0), 1, 'workers')
+  outer = optax.chain(sm.aggregate_by_mean('workers'), optax.sgd(1.0))
+  tx = sm.local_steps(inner, outer, 2, 'workers')
+
+  def traces(gradient, present):
+    params = jnp.array(0.0)
+    _, state = tx.update(
+      gradient, tx.init(params), params, present=present, sync=False
+    )
+    return state.inner.inner.trace
+
+  actual = jax.vmap(traces, axis_name='workers')(
+    jnp.array([1.0, 3.0, jnp.nan]), jnp.array([True, True, False])
+  )
+  np.testing.assert_array_equal(actual, [2.0, 2.0, jnp.nan])
+
+
 def test_sends_the_state_and_nothing_where_it_is_told_not_to():
   tx = _averaged()
   mesh = jax.make_mesh((8,), ('workers',), (jax.sharding.AxisType.Auto,))

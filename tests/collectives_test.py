@@ -48,9 +48,17 @@ AGGREGATORS = {
 }
 
 
-@pytest.mark.parametrize('name', AGGREGATORS)
-def test_gradients_of_replicated_parameters_are_refused(name):
-  tx = getattr(sm, name)('workers')
+@pytest.mark.parametrize(
+  'name, options',
+  [
+    *((name, ()) for name in AGGREGATORS),
+    ('aggregate_by_quantized_mean', ()),
+    ('aggregate_by_ternary_mean', ()),
+    ('aggregate_by_top_k', (1.0,)),
+  ],
+)
+def test_gradients_of_replicated_parameters_are_refused(name, options):
+  tx = getattr(sm, name)('workers', *options)
   with pytest.raises(ValueError, match=rf'{name}.*already the same.*as_local'):
     _aggregated(tx, own=False)
 

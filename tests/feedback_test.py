@@ -33,16 +33,18 @@ def _run(tx, updates, present=None):
   """Results [steps, ...] and last state [workers, ...]."""
 
   def worker(updates, present):
-    state = tx.init(updates[0])
-    results = []
-    for t, update in enumerate(updates):
-      extra = {} if present is None else {'present': present[t]}
-      result, state = tx.update(update, state, **extra)
-      results.append(result)
-    return jax.tree.map(lambda *x: jnp.stack(x), *results), state
+    def step(state, inputs):
+      update, here = inputs
+      result, state = tx.update(update, state, present=here)
+      return state, result
+
+    state = tx.init(jax.tree.map(lambda u: u[0], updates))
+    state, results = jax.lax.scan(step, state, (updates, present))
+    return results, state
 
   with jax.enable_x64(True):
-    axes = (0, None if present is None else 1)
+    updates = jax.tree.map(lambda *u: np.stack(u), *updates)
+    axes = (1, None if present is None else 1)
     run = jax.jit(jax.vmap(worker, axes, (None, 0), axis_name='workers'))
     return jax.device_get(run(updates, present))
 
@@ -60,6 +62,28 @@ def test_what_is_sent_and_what_is_kept_add_up(name):
       np.sum(results[leaf], 0) + kept, total, atol=rounding
     )
     assert np.any(kept)
+
+
+@pytest.mark.parametrize('dtype', [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize('wrapper', WRAPPERS)
+def test_small_updates_are_not_lost_in_a_large_residual(wrapper, dtype):
+  """In their dtype, large + 1 is large: added up so, the rest would stall."""
+  steps, tx = 3000, wrapper(sm.aggregate_by_top_k('workers', 0.5))
+  update = jnp.array([[30_000, 1]], dtype)
+
+  def worker(update):
+    def step(state, _):
+      result, state = tx.update(update, state)
+      return state, result[1].astype(jnp.float32)
+
+    state = tx.init(update.astype(jnp.float32))
+    state, sent = jax.lax.scan(step, state, length=steps)
+    return jnp.sum(sent), state.residual[1]
+
+  sent, kept = jax.vmap(worker, axis_name='workers')(update)
+  if wrapper is sm.with_error_feedback:
+    np.testing.assert_array_equal(sent + kept, steps)
+  assert kept > 2048  # above which f16 has even numbers only
 
 
 @pytest.mark.parametrize('name', ['vote', 'sign_mean'])
@@ -98,11 +122,10 @@ def test_an_absent_worker_keeps_everything(name):
 
 
 def test_momentum_correction_sends_the_sum_of_velocities():
-  """All velocities are sent in the end: density 1 is SGD with momentum."""
+  """What is sent does not go on: density 1 is SGD, without momentum."""
   updates = _updates()
   tx = sm.with_momentum_correction(sm.aggregate_by_top_k('workers', 1.0), 0.9)
   results, state = _run(tx, updates)
-  # factor masking: what has been sent does not go on
   np.testing.assert_allclose(results['w'][3], updates[3]['w'].mean(0))
   assert not np.any(state.velocity['w'])
   sparse = sm.with_momentum_correction(

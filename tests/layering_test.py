@@ -23,7 +23,7 @@ LAYERS = (
   ('trees', 'messages', 'collectives'),
   ('aggregator', 'parts'),
   ('aggregate', 'quantized', 'votes', 'sparse', 'feedback', 'averaging')
-  + ('momentum', 'compress', 'outer', 'layout'),
+  + ('momentum', 'compress', 'outer', 'layout', 'part_signs'),
   ('ternary', 'sharding'),
   ('local_steps', 'workers'),
   ('optimizers', 'compressed_sgd'),

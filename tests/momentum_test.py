@@ -40,6 +40,14 @@ def test_momentum_has_its_own_dtype_and_the_direction_the_wider_one():
   assert (update > 0).all()
 
 
+@pytest.mark.parametrize('dtype', [jnp.int8, jnp.float8_e4m3fn, jnp.complex64])
+def test_momentum_has_a_dtype_in_which_it_can_add_up(dtype):
+  with pytest.raises(ValueError, match='mu_dtype must be a floating'):
+    sm.lion_momentum(mu_dtype=dtype)
+  with pytest.raises(ValueError, match='mu_dtype must be a floating'):
+    sm.distributed_signum(0.1, mu_dtype=dtype)
+
+
 @pytest.mark.parametrize('bad', [jnp.nan, jnp.inf, -jnp.inf])
 @pytest.mark.parametrize('devices', [False, True])
 def test_one_worker_without_a_finite_gradient(bad, devices):

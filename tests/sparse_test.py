@@ -110,8 +110,10 @@ def test_bad_density(density):
 
 
 def test_bad_warmup():
-  with pytest.raises(ValueError, match='1 step at least'):
+  with pytest.raises(ValueError, match='of a warmup must be at least 1, not 0'):
     sm.aggregate_by_top_k('workers', 0.1, warmup=[(0, 0.5)])
+  with pytest.raises(TypeError, match='of a warmup must be an int, not 1.9'):
+    sm.aggregate_by_top_k('workers', 0.1, warmup=[(1.9, 0.5)])
 
 
 def test_warmup_of_deep_gradient_compression():

@@ -48,9 +48,23 @@ def test_what_is_far_out_is_cut_off():
   updates = jnp.ones((3, 100)).at[1, 0].set(1000.0)
   results = _mean(sm.aggregate_by_ternary_mean('workers', 2.5), updates)
   most = 2.5 * np.sqrt((99 + 1000.0**2) / 100)
-  np.testing.assert_allclose(results[0, 0] * 3 % most, 0, atol=1e-3)
+  multiple = results[0, 0] * 3 / most
+  np.testing.assert_allclose(multiple, np.round(multiple), atol=1e-5)
   assert results[0, 0] > 0
   assert np.max(np.abs(results)) <= most * 1.0001
+
+
+@pytest.mark.parametrize(
+  'unit', [2.0**-125, 1e-30, 1e-20, 1.0, 1e19, 1e30, 2.0**119]
+)
+def test_numbers_of_any_size_are_cut_off_alike(unit):
+  """Neither has the square of a large or small number to be one."""
+  numbers = jnp.ones((3, 100)).at[:, 0].set(100.0)
+  tx = sm.aggregate_by_ternary_mean('workers', 2.5)
+  (expected,) = _mean(tx, numbers)
+  (result,) = _mean(tx, numbers * unit)
+  assert expected[0] == pytest.approx(2.5 * np.sqrt(1.01e4 / 100), rel=0.01)
+  np.testing.assert_allclose(result / unit, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize('clip_factor', [2.5, None])
@@ -71,7 +85,7 @@ def test_leaves_of_all_kinds(clip_factor):
   assert np.all(mean['half'] == 1)
 
 
-@pytest.mark.parametrize('clip_factor', [2.5, None])
+@pytest.mark.parametrize('clip_factor', [2.5, 100.0, None])
 def test_what_is_too_large_is_not_lost(clip_factor):
   tx = sm.aggregate_by_ternary_mean('workers', clip_factor)
   updates = {

@@ -1,5 +1,9 @@
 """Executors, and which leaves they store for each worker."""
 
+import functools
+import math
+import weakref
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -242,8 +246,93 @@ def test_every_worker_must_have_its_row(devices):
     ):
       step(state, bad)
   eight = sm.Workers(8).init(tx, jnp.zeros(3))
-  with pytest.raises(ValueError, match='per-worker leaf.*axis of 4'):
+  with pytest.raises(ValueError, match=r'leaf state.opt_state\[0\].mu.*of 4'):
     step(eight, jnp.arange(4.0))
+
+
+def test_a_state_must_come_from_init():
+  workers = sm.Workers(2)
+  tx, params = sm.distributed_lion(0.1), jnp.zeros(3)
+  step = workers.step(_trainer(tx))
+  with pytest.raises(TypeError, match='from Workers.init, not tuple'):
+    step((params, tx.init(params)), jnp.ones(2))
+  by_hand = sm.WorkerState(params, tx.init(params))
+  with pytest.raises(ValueError, match='3 leaves, but its varying.* has 0'):
+    step(by_hand, jnp.ones(2))
+  other = workers.init(tx, params).replace(params={'a': params, 'b': params})
+  with pytest.raises(ValueError, match='4 leaves, but its varying.* has 3'):
+    step(other, jnp.ones(2))
+
+
+@pytest.mark.parametrize(
+  'trace', [jax.jit, lambda fn: functools.partial(jax.eval_shape, fn)]
+)
+def test_init_on_a_mesh_says_that_it_can_not_be_traced(trace):
+  tx, params = sm.distributed_lion(0.1), jnp.zeros(3)
+
+  def traced(workers):
+    return trace(lambda params: workers.init(tx, params))(params)
+
+  with pytest.raises(ValueError, match=r'call it outside.*Workers\(4, axis'):
+    traced(sm.Workers(4, _mesh(4)))
+  made = sm.Workers(4, _mesh(4)).init(tx, params)
+  shapes = jax.tree.map(jnp.shape, traced(sm.Workers(4)))
+  assert shapes == jax.tree.map(jnp.shape, made)
+
+
+@pytest.mark.parametrize('devices', [False, True])
+def test_init_gives_up_each_leaf_when_it_is_stored(devices):
+  """What the transformation makes and what is stored are never all there."""
+  held = []
+
+  def init(params):
+    made = [params + i for i in range(8)]
+    for leaf in made:
+      if not isinstance(leaf, jax.core.Tracer):
+        weakref.finalize(leaf, lambda: held.append(stored()))
+    return made
+
+  def stored():
+    arrays = jax.live_arrays()
+    return sum(math.prod(x.shape) == 2 * 12347 for x in arrays)
+
+  def update(updates, state, params=None):
+    return updates, [updates + leaf for leaf in state]
+
+  workers = sm.Workers(2, _mesh(2) if devices else None)
+  tx = optax.GradientTransformation(init, update)
+  state = workers.init(tx, jnp.zeros(12347))
+  assert all(x.shape == (2, 12347) for x in state.opt_state)
+  assert held == [2 + i for i in range(8)]  # parameters differ too
+
+
+@pytest.mark.parametrize('axis_type', [AXIS.Auto, AXIS.Explicit])
+def test_empty_leaves_lie_where_they_belong(axis_type):
+  params = {'a': jnp.zeros((0, 3)), 'b': jnp.zeros(3)}
+  workers = sm.Workers(4, _mesh(4, axis_type))
+  state = workers.init(sm.distributed_lion(0.1), params)
+  mu = state.opt_state[0].mu['a']
+  assert {s.data.shape for s in mu.addressable_shards} == {(1, 0, 3)}
+  assert jax.device_get(state.params)['a'].shape == (0, 3)
+
+
+@pytest.mark.parametrize('devices', [False, True])
+def test_init_takes_nothing_away(devices):
+  """A state may hold the parameters, or an array of the transformation."""
+  mine = jnp.ones(3)
+
+  def update(updates, state, params=None):
+    return updates, state
+
+  tx = optax.GradientTransformation(lambda p: {'p': p, 'mine': mine}, update)
+  workers = sm.Workers(2, _mesh(2) if devices else None)
+  params = jnp.zeros(3)
+  for _ in range(2):
+    state = workers.init(tx, params)
+    step = workers.step(lambda state, _: (state, None))
+    step(state, jnp.ones(2))
+  np.testing.assert_array_equal(params, 0)
+  np.testing.assert_array_equal(mine, 1)
 
 
 @pytest.mark.parametrize('devices', [False, True])
