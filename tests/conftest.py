@@ -1,7 +1,13 @@
 """Settings of every test: 8 virtual CPU devices, nothing promoted silently."""
 
+import signal
+
 import jax
 import pytest
+
+# In a shell's background Ctrl-C is ignored, also by the processes of the tests.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+  signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Before any call that looks for devices.
 jax.config.update('jax_platforms', 'cpu')
