@@ -178,7 +178,7 @@ def main(argv: Sequence[str]) -> None:
         peak = (device.memory_stats() or {}).get('peak_bytes_in_use')
         figures['peak_bytes'] = peak
         if file:
-          file.write_text(json.dumps(figures, indent=2) + '\n')
+          outputs.write(file, json.dumps(figures, indent=2) + '\n')
   finally:
     if figures['parts']:
       print(table(figures))

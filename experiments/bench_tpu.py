@@ -153,7 +153,7 @@ def main(argv: Sequence[str]) -> None:
     versions = provenance.versions()
     versions['libtpu'] = metadata.version('libtpu')
     written = {'figures': figures, 'versions': versions}
-    file.write_text(json.dumps(written, indent=2) + '\n')
+    outputs.write(file, json.dumps(written, indent=2) + '\n')
 
 
 if __name__ == '__main__':

@@ -71,7 +71,7 @@ def main(argv: Sequence[str]) -> None:
   }
   print(json.dumps(figures, indent=2))
   if file:
-    file.write_text(json.dumps(figures, indent=2) + '\n')
+    outputs.write(file, json.dumps(figures, indent=2) + '\n')
 
 
 if __name__ == '__main__':

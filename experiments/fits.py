@@ -134,7 +134,7 @@ def main(overrides: Sequence[str]) -> None:
       print(line(found[-1]), flush=True)
   if file:
     written = {'figures': found, 'versions': provenance.versions()}
-    file.write_text(json.dumps(written, indent=2) + '\n')
+    outputs.write(file, json.dumps(written, indent=2) + '\n')
   if not all(figures['fits'] for figures in found):
     sys.exit(1)
 

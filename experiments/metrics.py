@@ -11,6 +11,8 @@ from typing import Any
 
 import tensorboardX
 
+from experiments import outputs
+
 _FILE = 'metrics.jsonl'
 _FOLDER = 'tensorboard'
 
@@ -27,9 +29,7 @@ class Metrics:
     workdir = pathlib.Path(workdir)
     path = workdir / _FILE
     kept = [record for record in read(workdir) if record['step'] <= step]
-    partial = path.with_name(f'{_FILE}.partial')
-    partial.write_text(''.join(map(_line, kept)), encoding='utf-8')
-    os.replace(partial, path)
+    outputs.write(path, ''.join(map(_line, kept)))
     self._file = path.open('a', encoding='utf-8')
     self._record = {}
     # Viewers drop what earlier event files say of later steps.

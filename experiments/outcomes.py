@@ -15,7 +15,7 @@ import pathlib
 
 import ml_collections
 
-from experiments import provenance, report, settings
+from experiments import outputs, provenance, report, settings
 
 _DIVERGED = 'diverged.json'
 
@@ -53,10 +53,8 @@ def record_divergence(
   folder: str | os.PathLike, error: FloatingPointError
 ) -> None:
   """Notes that a run is over because something is not finite."""
-  path = pathlib.Path(folder) / _DIVERGED
-  partial = path.with_name(f'{_DIVERGED}.partial')
-  partial.write_text(json.dumps({'message': str(error)}, indent=2) + '\n')
-  os.replace(partial, path)
+  text = json.dumps({'message': str(error)}, indent=2) + '\n'
+  outputs.write(pathlib.Path(folder) / _DIVERGED, text)
 
 
 class Results:

@@ -55,5 +55,8 @@ def file(path: str | os.PathLike | None, flag: str) -> pathlib.Path | None:
 def write(path: pathlib.Path, text: str) -> None:
   """Writes a file in a directory of results, whole or not at all."""
   partial = path.with_name(f'{path.name}.{os.getpid()}.partial')
-  partial.write_text(text, encoding='utf-8')
-  os.replace(partial, path)
+  try:
+    partial.write_text(text, encoding='utf-8')
+    os.replace(partial, path)
+  finally:
+    partial.unlink(missing_ok=True)

@@ -176,7 +176,7 @@ def main(overrides: Sequence[str]) -> None:
   }
   print(table(figures))
   text = json.dumps(figures, indent=2) + '\n'
-  (workdir / 'profile.json').write_text(text)
+  outputs.write(workdir / 'profile.json', text)
 
 
 def _arguments(run: assembly.Assembly, step: int) -> tuple[Any, ...]:

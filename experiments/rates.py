@@ -11,7 +11,7 @@ import matplotlib
 from matplotlib import figure, lines
 import numpy as np
 
-from experiments import exponents
+from experiments import exponents, outputs
 
 _MARKDOWN, _JSON, _PICTURE = 'theory.md', 'theory.json', 'theory.png'
 _AXES = {'T': 'rounds T', 'n': 'workers n'}
@@ -125,9 +125,9 @@ def save(
   workdir = pathlib.Path(workdir)
   studies = [study for group in panels.values() for study in group]
   table = markdown(studies)
-  (workdir / _MARKDOWN).write_text(table)
+  outputs.write(workdir / _MARKDOWN, table)
   record = dict(facts) | {'studies': [study.record() for study in studies]}
-  (workdir / _JSON).write_text(json.dumps(record, indent=2) + '\n')
+  outputs.write(workdir / _JSON, json.dumps(record, indent=2) + '\n')
   _draw(panels, workdir / _PICTURE)
   return table
 

@@ -8,7 +8,7 @@ import pathlib
 
 from matplotlib import figure, ticker
 
-from experiments import errors, memory, metrics, tasks, traffic
+from experiments import errors, memory, metrics, outputs, tasks, traffic
 
 _FILE = 'summary.json'
 _PICTURE = 'curves.png'
@@ -102,10 +102,8 @@ def headline(measures: tasks.Measures) -> str:
 
 def save(summary: Summary, workdir: str | os.PathLike) -> None:
   """Writes the summary; a run that has one is finished."""
-  path = pathlib.Path(workdir) / _FILE
-  partial = path.with_name(f'{_FILE}.partial')
-  partial.write_text(json.dumps(dataclasses.asdict(summary), indent=2) + '\n')
-  os.replace(partial, path)
+  text = json.dumps(dataclasses.asdict(summary), indent=2) + '\n'
+  outputs.write(pathlib.Path(workdir) / _FILE, text)
 
 
 def load(workdir: str | os.PathLike) -> Summary | None:

@@ -198,8 +198,8 @@ def _mean_of_levels(
   filled = [-(-width // form.block_size) * form.block_size for width in widths]
   means = parts.apart(mean.reshape(-1)[: sum(filled)], filled)
   return [
-    mean[:width].reshape(part.shape[1:]).astype(part.dtype)
-    for mean, width, part in zip(means, widths, divided, strict=True)
+    own[:width].reshape(part.shape[1:]).astype(part.dtype)
+    for own, width, part in zip(means, widths, divided, strict=True)
   ]
 
 

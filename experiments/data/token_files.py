@@ -29,7 +29,7 @@ from absl import logging
 import numpy as np
 import tqdm
 
-from experiments import errors
+from experiments import errors, outputs
 from experiments.data import text, tokenizers
 
 META = 'meta.json'
@@ -77,12 +77,7 @@ def load(path: str | os.PathLike, tokenizer: str) -> text.Tokens:
 
 def write_meta(folder: pathlib.Path, meta: Mapping[str, Any]) -> None:
   """Writes `meta.json`, whole or not at all."""
-  partial = folder / f'{META}.{os.getpid()}.partial'
-  try:
-    partial.write_text(json.dumps(meta, indent=2) + '\n', encoding='utf-8')
-    os.replace(partial, folder / META)
-  finally:
-    partial.unlink(missing_ok=True)
+  outputs.write(folder / META, json.dumps(meta, indent=2) + '\n')
 
 
 def read_meta(folder: pathlib.Path) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ import os
 import pathlib
 from typing import Any
 
-from experiments import errors, provenance
+from experiments import errors, outputs, provenance
 from experiments.finetuning import (
   multiple_choice,
   questions,
@@ -124,7 +124,7 @@ def ask(
     },
     'versions': provenance.versions(),
   }
-  pathlib.Path(output).write_text(json.dumps(record, indent=2) + '\n')
+  outputs.write(pathlib.Path(output), json.dumps(record, indent=2) + '\n')
   return results
 
 
